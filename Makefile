@@ -1,0 +1,42 @@
+# `make demo` and `make test` need Python 3.11 to 3.13, pip and make; everything else they install into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+OUT ?=
+
+.PHONY: setup demo test test-long check format bench clean
+
+setup: $(READY)
+
+$(READY): requirements-cpu.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else "dagrl needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + ": set PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-cpu.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/dagrl run pipelines/grpo.py $(if $(OUT),--out $(OUT))
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -m long
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench $(ARGS)
+
+clean:
+	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The command line: dagrl run, dagrl plan. Reads pipeline files and options; prints; sets exit codes."""

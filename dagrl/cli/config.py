@@ -1,0 +1,108 @@
+"""Values for a pipeline file's ``Config``: from its defaults and ``--set key=value``, all faults at once."""
+
+import ast
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from dagrl.errors import ConfigError, Location, Problem
+from dagrl.graph.annotations import split_optional
+from dagrl.graph.options import did_you_mean
+
+_NONE = frozenset({"none", "null", "false", "off", ""})
+
+
+def split_assignments(texts: Sequence[str]) -> dict[str, str]:
+    """``["n=8"]`` as ``{"n": "8"}``; a later one for the same key wins.
+
+    Raises:
+        ConfigError: for a text that is not ``key=value``.
+    """
+    faulty = [text for text in texts if not text.partition("=")[0].strip() or "=" not in text]
+    if faulty:
+        raise ConfigError(
+            [Problem(f"`--set {text}` is not `key=value`.", fix="write e.g. `--set n=8`") for text in faulty]
+        )
+    pairs = (text.partition("=") for text in texts)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def make_config(config_class: type, values: Mapping[str, str], file: str, source: str) -> Any:
+    """An instance of the file's ``Config``.
+
+    Raises:
+        ConfigError: naming every unknown key, missing value and value of the wrong type.
+    """
+    lines = _field_lines(config_class.__name__, source)
+    fields = {field.name: field for field in dataclasses.fields(config_class) if field.init}
+    hints = get_type_hints(config_class)
+    problems = [
+        Problem(
+            f"`{config_class.__name__}` has no field `{key}`.", Location(file, lines[""]), fix=did_you_mean(key, fields)
+        )
+        for key in values
+        if key not in fields
+    ]
+    parsed: dict[str, Any] = {}
+    for name, field in fields.items():
+        at = Location(file, lines.get(name, lines[""]))
+        try:
+            parsed |= _field_value(field, hints[name], values)
+        except ValueError as error:
+            problems.append(Problem(f"`{name}`: {error}.", at, fix=f"it is declared `{name}: {_shown(hints[name])}`"))
+    if problems:
+        raise ConfigError(problems)
+    return config_class(**parsed)
+
+
+def _field_value(field: dataclasses.Field[Any], hint: Any, values: Mapping[str, str]) -> dict[str, Any]:
+    """The field's value as keyword; nothing where a default factory makes it."""
+    if field.name in values:
+        return {field.name: parse_text(values[field.name], hint)}
+    if field.default is not dataclasses.MISSING:
+        return {field.name: _validated(field.default, hint, strict=True)}
+    if field.default_factory is dataclasses.MISSING:
+        raise ValueError("it has no default and was not set: pass `--set " + field.name + "=...`")
+    return {}
+
+
+def parse_text(text: str, hint: Any) -> Any:
+    """The value of a field type that a text stands for: ``1e-6`` a float, ``none`` or ``false`` an absent option.
+
+    Raises:
+        ValueError: saying why the text is none.
+    """
+    inner, optional = split_optional(hint)
+    if optional and inner is not bool and text.lower() in _NONE:
+        return None
+    try:
+        return _validated(text, hint, strict=False)
+    except ValueError as error:
+        try:
+            return _validated(json.loads(text), hint, strict=False)
+        except (ValueError, TypeError):
+            raise error from None
+
+
+def _validated(value: Any, hint: Any, *, strict: bool) -> Any:
+    try:
+        return TypeAdapter(hint).validate_python(value, strict=strict)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].replace("Input should be", "it should be")
+        raise ValueError(f"got {value!r}; {reason[0].lower()}{reason[1:]}") from error
+
+
+def _shown(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _field_lines(class_name: str, source: str) -> dict[str, int]:
+    """The line of each annotated field of the class; the class itself under the empty name."""
+    for statement in ast.walk(ast.parse(source)):
+        if isinstance(statement, ast.ClassDef) and statement.name == class_name:
+            fields = [item for item in statement.body if isinstance(item, ast.AnnAssign)]
+            return {"": statement.lineno, **{f.target.id: f.lineno for f in fields if isinstance(f.target, ast.Name)}}
+    return {"": 1}

@@ -1,0 +1,96 @@
+"""``dagrl run`` and ``dagrl plan``.
+
+Exit codes: 0 done, 2 the user's mistake, 1 a failure, 130 stopped by Ctrl-C.
+"""
+
+import sys
+import traceback
+from dataclasses import asdict
+from datetime import datetime
+
+import click
+
+from dagrl import __version__
+from dagrl.errors import UserError
+
+FILE = click.argument("file", type=click.Path(dir_okay=False))
+SET = click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set a field of the file's Config; repeatable."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="dagrl")
+def cli() -> None:
+    """Post-train language models with reinforcement learning, each step a checked and planned graph."""
+
+
+@cli.command()
+@FILE
+@SET
+@click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True, help="Where ops run.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps to train, instead of the pipeline's own.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of data order and sampling.")
+@click.option("--out", type=str, help="Run folder; must be new or empty. [default: runs/PIPELINE-TIME]")
+def run(file: str, assignments: tuple[str, ...], executor: str, steps: int | None, seed: int, out: str | None) -> None:
+    """Train with the pipeline in FILE."""
+    from dagrl.cli.config import split_assignments
+    from dagrl.cli.pipeline_file import load_pipelines
+    from dagrl.cli.progress import ProgressLines
+    from dagrl.trainer.loop import run as run_pipelines
+
+    loaded = load_pipelines(file, split_assignments(assignments))
+    training = loaded.pipelines[0]
+    folder = out or f"runs/{training.name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    progress = ProgressLines(training.name, steps or training.steps or 0)
+    config = {"file": str(loaded.file), "executor": executor, "config": asdict(loaded.config)}
+    result = run_pipelines(
+        loaded.pipelines,
+        out=folder,
+        seed=seed,
+        steps=steps,
+        config=config,
+        on_record=lambda record: print(progress.line(record), flush=True),
+    )
+    print(f"done: {result.folder} (metrics.jsonl, events.jsonl, plan.json, model/)")
+
+
+@cli.command()
+@FILE
+@SET
+@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
+def plan(file: str, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Check and plan the pipelines in FILE; load and start nothing."""
+    from dagrl.cli.config import split_assignments
+    from dagrl.cli.pipeline_file import load_pipelines
+    from dagrl.cli.plan_text import plan_text
+    from dagrl.compiler import compile_pipelines
+
+    plans = compile_pipelines(load_pipelines(file, split_assignments(assignments)).pipelines)
+    if as_json:
+        print("[\n" + ",\n".join(one.to_json() for one in plans) + "\n]")
+    else:
+        print("\n\n".join(plan_text(one) for one in plans))
+
+
+def main() -> None:
+    """Entry point of the ``dagrl`` command."""
+    sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
+    try:
+        cli.main(standalone_mode=False)
+    except UserError as error:
+        print(f"{type(error).__name__}: {error.message()}", file=sys.stderr)
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        print("stopped by Ctrl-C; what was written so far is in the run folder", file=sys.stderr)
+        return 130
+    except Exception:  # noqa: BLE001 - the last line of defence: every failure is shown and sets the exit code
+        traceback.print_exc()
+        return 1
+    return 0

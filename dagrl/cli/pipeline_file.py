@@ -1,0 +1,158 @@
+"""Load a pipeline file and build its pipelines; what goes wrong in it becomes one message with its line."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dagrl.cli.config import make_config
+from dagrl.errors import Location, PipelineFileError, Problem, UserError
+from dagrl.graph.options import nearest
+from dagrl.graph.pipeline import Pipeline, recorded_pipelines
+from dagrl.graph.source import is_inside_package
+
+_MISSING_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
+
+
+@dataclass(frozen=True)
+class LoadedPipelines:
+    """A pipeline file, its configuration and what its ``build`` returned: the step first."""
+
+    file: Path
+    config: Any
+    pipelines: tuple[Pipeline, ...]
+
+
+def load_pipelines(path: str, values: Mapping[str, str] | None = None) -> LoadedPipelines:
+    """Run the file, make its ``Config`` from defaults and ``values``, and call its ``build``.
+
+    Raises:
+        PipelineFileError, ConfigError: with every problem that was met, at its line.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        what = f"there is no file `{path}`."
+        raise PipelineFileError([Problem(what, fix="give the path of a pipeline file, e.g. pipelines/grpo.py")])
+    source = _read(file)
+    module = _execute(file)
+    config_class, build = _parts(module, file)
+    config = make_config(config_class, values or {}, str(file), source)
+    with recorded_pipelines() as opened:
+        try:
+            built = build(config)
+        except Exception as error:
+            problems = [problem for pipeline in opened for problem in pipeline.problems]
+            raise PipelineFileError([*problems, *_problems_of(error, file)], _subject(file)) from error
+    return LoadedPipelines(file, config, _checked(built, file, build))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineFileError([Problem(f"`{file.name}` cannot be read: {error}.")], _subject(file)) from error
+
+
+def _subject(file: Path) -> str:
+    return f"`{file.name}`"
+
+
+def _execute(file: Path) -> ModuleType:
+    """The file as a module of its own name, known to ``sys.modules`` before it runs."""
+    name = f"dagrl_pipeline_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        what = f"`{file.name}` is no Python file."
+        raise PipelineFileError([Problem(what, fix="give a .py file")], _subject(file))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise PipelineFileError(_problems_of(error, file), _subject(file)) from error
+    return module
+
+
+def _problems_of(error: Exception, file: Path) -> list[Problem]:
+    """The problems that an exception from the user's code stands for."""
+    if isinstance(error, UserError):
+        return list(error.problems)
+    if isinstance(error, SyntaxError):
+        at = Location(error.filename or str(file), error.lineno or 1)
+        return [Problem(f"SyntaxError: {error.msg}.", at, fix="mend the syntax")]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename, file)]
+    at = Location(frames[-1].filename, frames[-1].lineno or 1) if frames else Location(str(file), 1)
+    called = tuple(("from", f"{Location(frame.filename, frame.lineno or 1)}") for frame in reversed(frames[:-1]))
+    message = str(error).rstrip(".") or "no message"
+    return [Problem(f"{type(error).__name__}: {message}.", at, called, _fix_of(error))]
+
+
+def _is_users(filename: str, file: Path) -> bool:
+    if filename.startswith("<") or is_inside_package(filename):
+        return False
+    return filename == str(file) or ("site-packages" not in filename and not filename.startswith(sys.base_prefix))
+
+
+def _fix_of(error: Exception) -> str:
+    missing = _MISSING_NAME.match(str(error)) if isinstance(error, ImportError) else None
+    if missing is not None and missing["module"] in sys.modules:
+        close = nearest(missing["name"], dir(sys.modules[missing["module"]]))
+        if close is not None:
+            return f"did you mean `{close}`?"
+    if isinstance(error, ModuleNotFoundError):
+        return "install it, or put the file beside the pipeline"
+    if isinstance(error, NameError) and error.name:
+        close = nearest(error.name, _public_names())
+        known = f"did you mean `{close}`? " if close else ""
+        return f"{known}define or import `{error.name}` first"
+    return "mend that line"
+
+
+def _public_names() -> list[str]:
+    modules = [sys.modules[name] for name in ("dagrl", "dagrl.nodes") if name in sys.modules]
+    return [name for module in modules for name in module.__all__]
+
+
+def _parts(module: ModuleType, file: Path) -> tuple[type, Any]:
+    problems: list[Problem] = []
+    at = Location(str(file), 1)
+    members = vars(module)
+    config_class, build = members.get("Config"), members.get("build")
+    if not (inspect.isclass(config_class) and dataclasses.is_dataclass(config_class)):
+        what = "the file defines no `Config`." if config_class is None else "`Config` is not a dataclass."
+        problems.append(
+            Problem(what, at, fix="add `@dataclass(frozen=True, kw_only=True) class Config:` with the knobs")
+        )
+    if not inspect.isfunction(build):
+        problems.append(
+            Problem("the file defines no function `build`.", at, fix="add `def build(cfg: Config) -> Pipeline:`")
+        )
+    elif len(inspect.signature(build).parameters) != 1:
+        where = Location(str(file), build.__code__.co_firstlineno)
+        problems.append(Problem("`build` does not take one argument.", where, fix="write `def build(cfg: Config):`"))
+    if problems:
+        raise PipelineFileError(problems, _subject(file))
+    if not inspect.isclass(config_class):
+        raise TypeError("unreachable: a checked Config is a class")
+    return config_class, build
+
+
+def _checked(built: Any, file: Path, build: Any) -> tuple[Pipeline, ...]:
+    pipelines = built if isinstance(built, tuple) else (built,)
+    if pipelines and all(isinstance(pipeline, Pipeline) for pipeline in pipelines):
+        return pipelines
+    shown = ", ".join(type(item).__name__ for item in pipelines) or "an empty tuple"
+    at = Location(str(file), build.__code__.co_firstlineno)
+    what = f"`build` returned {shown}, not a Pipeline or a tuple of them."
+    raise PipelineFileError([Problem(what, at, fix="end `build` with `return step`")], _subject(file))

@@ -1,0 +1,71 @@
+"""A plan as text: ops in order, what each reads from where and writes, versions, frees, and why calls are gone."""
+
+from collections.abc import Iterator
+
+from dagrl.compiler.plan import FreeOp, Input, Plan, RunOp, SyncOp
+
+
+def plan_text(plan: Plan) -> str:
+    """The lines of one plan."""
+    return "\n".join([*_head(plan), "", *_ops(plan), *_decisions(plan)])
+
+
+def _head(plan: Plan) -> Iterator[str]:
+    machine = plan.machine
+    processes = f"{machine.num_processes} process{'' if machine.num_processes == 1 else 'es'}"
+    yield f"pipeline {plan.pipeline} on the {machine.executor} executor, {processes}"
+    for group in plan.groups:
+        trains = "trained" if group.trains else "frozen"
+        yield f"  group {group.name}: {group.model}, {group.precision}, {trains}, pool {group.pool}"
+
+
+def _ops(plan: Plan) -> Iterator[str]:
+    number = 0
+    for op in plan.ops:
+        match op:
+            case RunOp():
+                number += 1
+                yield from _run_lines(number, op)
+            case SyncOp():
+                number += 1
+                yield f"{number:>3}  sync {op.group}: rollout weights become {_version(op.version)}"
+            case FreeOp():
+                yield f"       free    {', '.join(op.columns)}"
+
+
+def _run_lines(number: int, op: RunOp) -> Iterator[str]:
+    name = op.call if op.call == op.node else f"{op.call} = {op.node}"
+    where = f"  on {op.group}, {op.needs} weights {_version(op.version)}" if op.group is not None else ""
+    changes = f" -> {_version(op.version + 1)}" if op.mutates and op.version is not None else ""
+    yield f"{number:>3}  {name}{where}{changes}  ({op.at})"
+    by_call: dict[str, list[str]] = {}
+    for read in op.reads:
+        by_call.setdefault(read.call, []).append(_read_text(read))
+    for call, columns in by_call.items():
+        yield f"       reads   {', '.join(columns)}  from {call}"
+    for column, output in op.aliases.items():
+        yield f"       alias   {column} = its own {output}, detached"
+    if op.filters:
+        yield f"       rows    of {op.source} that pass {', '.join(op.filters)}"
+    if op.writes:
+        yield f"       writes  {', '.join(op.writes)}"
+    options = ", ".join(f"{key}={value}" for key, value in op.options.items())
+    if options:
+        yield f"       options {options}"
+
+
+def _read_text(read: Input) -> str:
+    return read.column if read.column == read.source else f"{read.source} as {read.column}"
+
+
+def _version(version: int | None) -> str:
+    return f"v+{version}" if version else "v"
+
+
+def _decisions(plan: Plan) -> Iterator[str]:
+    titles = (("pruned", plan.pruned), ("aliased", plan.aliased), ("kept", plan.kept))
+    if any(reasons for _, reasons in titles):
+        yield ""
+    for title, reasons in titles:
+        for call, reason in reasons.items():
+            yield f"  {title} {call}: {reason}"

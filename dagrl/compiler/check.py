@@ -1,0 +1,251 @@
+"""Check pass: every fault of a pipeline that can be known before it runs, in file order."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dagrl.compiler.machine import Machine
+from dagrl.compiler.rows import symbolic_rows
+from dagrl.errors import Location, Problem
+from dagrl.graph.checks import view
+from dagrl.graph.contract import NodeContract, Read
+from dagrl.graph.losses import LossTerms
+from dagrl.graph.models import model_fault
+from dagrl.graph.node import DECLARED
+from dagrl.graph.options import type_fault
+from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.specs import AdamW, ModelSpec, ResourcePool, WorkerGroup
+
+
+def pipeline_problems(pipeline: Pipeline) -> list[Problem]:
+    """What is wrong with one pipeline: what recording collected, then what the whole graph shows."""
+    problems = list(pipeline.problems)
+    if not pipeline.calls:
+        what = f"pipeline `{pipeline.name}` has no calls."
+        return [*problems, Problem(what, pipeline.at, fix="call nodes inside its `with` block")]
+    for call in pipeline.calls:
+        problems += _column_problems(pipeline, call)
+        problems += _loss_problems(pipeline, call)
+        problems += _refusals(pipeline, call)
+    problems += _row_problems(pipeline)
+    problems += _dead_calls(pipeline)
+    return sorted(problems, key=_place)
+
+
+def resource_problems(groups: Sequence[WorkerGroup], machine: Machine) -> list[Problem]:
+    """What is wrong with the groups, their models and their pools on this machine."""
+    problems = [
+        *_clashing_names("worker group", groups),
+        *_clashing_names("resource pool", [group.pool for group in groups]),
+    ]
+    for pool in dict.fromkeys(group.pool for group in groups):
+        problems += _pool_problems(pool, machine)
+    for group in dict.fromkeys(groups):
+        problems += _model_problems(group.model)
+    return problems
+
+
+def _place(problem: Problem) -> tuple[str, int]:
+    return (problem.at.file, problem.at.line) if problem.at else ("", 0)
+
+
+def _column_problems(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
+    for read in call.reads():
+        origins = call.origins(read.name)
+        if not origins and not read.optional:
+            yield _missing(pipeline, call, read)
+        elif len(origins) > 1:
+            writers = ", ".join(f"`{origin.call}` ({pipeline.call(origin.call).at})" for origin in origins)
+            yield Problem(
+                f"`{call.name}` reads `{read.name}`, and {len(origins)} edges into it carry that column.",
+                call.at,
+                (("writers", writers),),
+                f'narrow one with `.only(...)`, or rename: `.rename({origins[0].column}="other_name")`',
+            )
+        elif origins:
+            written = pipeline.call(origins[0].call).column_type(origins[0].column)
+            if written != read.type:
+                writer = pipeline.call(origins[0].call)
+                yield Problem(
+                    f"`{call.name}` reads `{read}`, but `{writer.name}` writes it as `{written}`.",
+                    call.at,
+                    (("written", f"`{writer.name}` at {writer.at}, declared at {writer.contract.at}"),),
+                    f"make `{writer.contract.name}` write {read.type}, or rename the edge if another column is meant",
+                )
+
+
+def _missing(pipeline: Pipeline, call: Call, read: Read) -> Problem:
+    inputs = "; ".join(f"{edge.call} ({', '.join(edge.columns) or 'no column'})" for edge in call.inputs)
+    return Problem(
+        f"`{call.name}` reads `{read}`, but no edge into it carries that column.",
+        call.at,
+        (("inputs", inputs or "none"), *_required_by(call, read)),
+        _who_writes(pipeline, call, read.name),
+    )
+
+
+def _required_by(call: Call, read: Read) -> Iterator[tuple[str, str]]:
+    terms = [term for terms in call.loss_terms for term in terms.live]
+    for term in terms:
+        if any(wanted.name == read.name for wanted in term.contract.reads):
+            yield "read by", f"loss term `{term}`"
+
+
+def _who_writes(pipeline: Pipeline, call: Call, column: str) -> str:
+    above = [other.name for other in pipeline.calls if other.index < call.index and _writes(other.contract, column)]
+    if above:
+        return f"`{above[-1]}` writes `{column}`: pass its output to `{call.name}`"
+    below = [other for other in pipeline.calls if other.index > call.index and _writes(other.contract, column)]
+    if below:
+        return f"`{below[0].name}` writes `{column}` at {below[0].at}: call it before `{call.name}` and pass its output"
+    known = [contract.name for contract in DECLARED.values() if _writes(contract, column)]
+    if known:
+        return f"`{column}` is written by {_listed(known)}: call it and pass its output to `{call.name}`"
+    return f'no known node writes `{column}`: write one, or rename a column with `.rename(...="{column}")`'
+
+
+def _writes(contract: NodeContract, column: str) -> bool:
+    return any(write.name == column for write in contract.writes)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " or ".join(f"`{name}`" for name in names)
+
+
+def _loss_problems(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
+    for terms in call.loss_terms:
+        for term in terms.terms:
+            yield from term.problems
+        if not terms.live:
+            what = f"`{call.name}` has the loss `{terms}`, in which every coefficient is 0."
+            yield Problem(what, call.at, fix="give one term a coefficient other than 0")
+        for term in terms.live:
+            if term.contract.check is not None and not term.problems:
+                for refusal in term.contract.check(view(call, pipeline, term.option_values())):
+                    yield Problem(f"loss `{term.contract.name}`: {refusal}.", term.at)
+            yield from _clashing_reads(call, terms)
+
+
+def _clashing_reads(call: Call, terms: LossTerms) -> Iterator[Problem]:
+    own = {read.name: read for read in call.contract.reads}
+    for read in terms.reads():
+        if read.name in own and own[read.name].type != read.type:
+            what = f"`{call.name}` reads `{own[read.name]}`, its loss reads `{read}`."
+            yield Problem(what, call.at, fix="make the loss read the type that the node reads")
+
+
+def _refusals(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
+    if call.contract.check is None or not _has_valid_options(call):
+        return
+    for refusal in call.contract.check(view(call, pipeline)):
+        yield Problem(f"`{call.name}`: {refusal}.", call.at)
+
+
+def _has_valid_options(call: Call) -> bool:
+    options = call.options
+    declared = call.contract.options
+    return all(
+        option.name in options and type_fault(options[option.name], option.annotation) is None for option in declared
+    )
+
+
+def _row_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    rows = symbolic_rows(pipeline)
+    for call in pipeline.calls:
+        sources = rows[call.name].read.sources
+        if len(sources) > 1 and not _inherits(pipeline, call, sources):
+            yield Problem(
+                f"`{call.name}` joins edges of different `prompts` calls, whose rows have nothing in common.",
+                call.at,
+                (("sources", ", ".join(f"`{name}` ({pipeline.call(name).at})" for name in sorted(sources))),),
+                "let all edges descend from one `prompts` call",
+            )
+        elif not sources and not any(read for read in call.reads() if not read.optional):
+            yield Problem(f"`{call.name}` takes no edge, so it has no rows.", call.at, fix="pass it an edge")
+
+
+def _inherits(pipeline: Pipeline, call: Call, sources: frozenset[str]) -> bool:
+    """True when an input has the clash already, so that it is reported once."""
+    rows = symbolic_rows(pipeline)
+    return any(rows[edge.call].read.sources == sources for edge in call.inputs)
+
+
+def _dead_calls(pipeline: Pipeline) -> Iterator[Problem]:
+    for call in pipeline.calls:
+        if not call.contract.is_root and pipeline.graph.out_degree(call.name) == 0:
+            yield Problem(
+                f"nobody takes the output of `{call.name}`, and it changes nothing by itself.",
+                call.at,
+                fix=f"pass its output to a node that needs it, or drop the call of `{call.contract.name}`",
+            )
+    if not any(call.contract.is_root for call in pipeline.calls):
+        what = f"pipeline `{pipeline.name}` ends in no call with an effect."
+        yield Problem(what, pipeline.at, fix="end it in an update (`update_policy`) or a report (`report`)")
+
+
+def _clashing_names(kind: str, specs: Sequence[Any]) -> Iterator[Problem]:
+    first: dict[str, Any] = {}
+    for spec in dict.fromkeys(specs):
+        known = first.setdefault(spec.name, spec)
+        if known is not spec and known != spec:
+            what = f"two different {kind}s are named `{spec.name}`; the other is at {known.at}."
+            yield Problem(what, spec.at, fix="give each its own name")
+
+
+def _pool_problems(pool: ResourcePool, machine: Machine) -> Iterator[Problem]:
+    sizes = pool.process_on_nodes
+    if not sizes or any(type_fault(size, int) is not None or size < 0 for size in sizes):
+        what = f"resource pool `{pool.name}` has process_on_nodes={list(sizes)}."
+        yield Problem(what, pool.at, fix="give the processes of each node, e.g. `process_on_nodes=[8, 8]`")
+    elif pool.num_processes > machine.num_processes:
+        what = (
+            f"resource pool `{pool.name}` needs {pool.num_processes} processes, "
+            f"the {machine.executor} executor has {machine.num_processes}."
+        )
+        yield Problem(what, pool.at, fix=f"ask for at most {machine.num_processes}, or 0 for as many as there are")
+
+
+def _model_problems(model: ModelSpec) -> Iterator[Problem]:
+    if model.precision not in ("bf16", "fp32"):
+        what = f"the policy has precision={model.precision!r}."
+        yield Problem(what, model.at, fix='choose "bf16" or "fp32"')
+    if model.micro_batch_tokens < 1:
+        what = f"the policy has micro_batch_tokens={model.micro_batch_tokens}."
+        yield Problem(what, model.at, fix="give the tokens of a micro-batch, at least 1")
+    fault = model_fault(model.model)
+    if fault is not None:
+        yield Problem(fault[0], model.at, fix=fault[1])
+    if model.optimizer is not None:
+        yield from _optimizer_problems(model.optimizer, model.at)
+
+
+def _optimizer_problems(optimizer: AdamW, at: Location) -> Iterator[Problem]:
+    limits: tuple[tuple[str, Any, bool, str], ...] = (
+        ("lr", optimizer.lr, _number(optimizer.lr) and optimizer.lr > 0, "above 0"),
+        (
+            "warmup",
+            optimizer.warmup,
+            _number(optimizer.warmup) and optimizer.warmup >= 0,
+            "a number of steps, 0 or more",
+        ),
+        (
+            "decay",
+            optimizer.decay,
+            optimizer.decay in ("constant", "linear", "cosine"),
+            '"constant", "linear" or "cosine"',
+        ),
+        ("min_lr_ratio", optimizer.min_lr_ratio, 0 <= optimizer.min_lr_ratio <= 1, "between 0 and 1"),
+        ("betas", optimizer.betas, all(0 <= beta < 1 for beta in optimizer.betas), "two numbers from 0 to below 1"),
+        (
+            "max_grad_norm",
+            optimizer.max_grad_norm,
+            optimizer.max_grad_norm is None or optimizer.max_grad_norm > 0,
+            "above 0, or None",
+        ),
+    )
+    for name, value, fine, wanted in limits:
+        if not fine:
+            yield Problem(f"`adamw` got {name}={value!r}.", at, fix=f"`{name}` is {wanted}")
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,69 @@
+"""Compile pipelines: check everything, then plan each."""
+
+from collections.abc import Sequence
+
+from dagrl.compiler.alias import alias
+from dagrl.compiler.check import pipeline_problems, resource_problems
+from dagrl.compiler.machine import LOCAL, Machine
+from dagrl.compiler.plan import GroupPlan, Plan
+from dagrl.compiler.prune import prune
+from dagrl.compiler.schedule import schedule
+from dagrl.errors import CompileError, Problem
+from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.specs import WorkerGroup
+
+
+def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -> tuple[Plan, ...]:
+    """One plan for each pipeline.
+
+    Raises:
+        CompileError: listing every problem of every pipeline and of the resources they use.
+    """
+    calls = [call for pipeline in pipelines for call in pipeline.calls]
+    groups = list(dict.fromkeys(call.group for call in calls if call.group is not None))
+    faulty = {pipeline.name: found for pipeline in pipelines if (found := pipeline_problems(pipeline))}
+    problems = [problem for found in faulty.values() for problem in found]
+    problems += _name_clashes(pipelines)
+    problems += resource_problems(groups, machine)
+    if problems:
+        subject = "`, `".join(faulty) or pipelines[0].name
+        raise CompileError(list(dict.fromkeys(problems)), subject)
+    rollout_groups = frozenset(call.group.name for call in calls if call.group and call.contract.needs == "rollout")
+    return tuple(_plan(pipeline, machine, rollout_groups) for pipeline in pipelines)
+
+
+def _plan(pipeline: Pipeline, machine: Machine, rollout_groups: frozenset[str]) -> Plan:
+    pruned = prune(pipeline)
+    live, aliases = alias(pipeline, pruned)
+    return Plan(
+        pipeline=pipeline.name,
+        machine=machine,
+        groups=_group_plans(live.calls),
+        ops=schedule(pipeline, live, aliases, rollout_groups),
+        pruned=pruned.pruned,
+        aliased=aliases.aliased,
+        kept=aliases.kept,
+    )
+
+
+def _group_plans(calls: Sequence[Call]) -> tuple[GroupPlan, ...]:
+    groups: dict[str, WorkerGroup] = {call.group.name: call.group for call in calls if call.group is not None}
+    return tuple(
+        GroupPlan(
+            name=group.name,
+            model=group.model.model,
+            pool=group.pool.name,
+            trains=group.model.optimizer is not None,
+            precision=group.model.precision,
+        )
+        for group in groups.values()
+    )
+
+
+def _name_clashes(pipelines: Sequence[Pipeline]) -> list[Problem]:
+    names = [pipeline.name for pipeline in pipelines]
+    return [
+        Problem(f"two pipelines are named `{pipeline.name}`.", pipeline.at, fix="give each its own name")
+        for number, pipeline in enumerate(pipelines)
+        if pipeline.name in names[:number]
+    ]

@@ -1,0 +1,125 @@
+"""The plan: what runs in one step, in which order and why; frozen, and canonical as JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dagrl.compiler.machine import Machine
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Input:
+    """A column that a call reads, and the call and column it comes from."""
+
+    column: str
+    type: str
+    call: str
+    source: str
+
+
+@dataclass(frozen=True)
+class RunOp:
+    """Run one call.
+
+    ``version`` is how many times the group's weights have changed in this step before it; ``filters`` decide
+    its rows; ``writes`` are the columns kept for readers; ``aliases`` maps a column that a loss reads to the
+    engine output that stands in for it.
+    """
+
+    id: str
+    call: str
+    node: str
+    group: str | None
+    needs: str | None
+    version: int | None
+    mutates: bool
+    source: str
+    filters: tuple[str, ...]
+    reads: tuple[Input, ...]
+    writes: tuple[str, ...]
+    aliases: Mapping[str, str]
+    options: Mapping[str, str]
+    after: tuple[str, ...]
+    at: str
+    kind: str = "run"
+
+
+@dataclass(frozen=True)
+class SyncOp:
+    """Bring the group's rollout weights to ``version``."""
+
+    id: str
+    group: str
+    version: int
+    after: tuple[str, ...]
+    kind: str = "sync"
+
+
+@dataclass(frozen=True)
+class FreeOp:
+    """Let go of columns that nobody reads any more."""
+
+    id: str
+    columns: tuple[str, ...]
+    after: tuple[str, ...]
+    kind: str = "free"
+
+
+Op = RunOp | SyncOp | FreeOp
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """A worker group that the step uses."""
+
+    name: str
+    model: str
+    pool: str
+    trains: bool
+    precision: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One pipeline, planned for one machine. ``ops`` are in an order that respects every ``after``."""
+
+    pipeline: str
+    machine: Machine
+    groups: tuple[GroupPlan, ...]
+    ops: tuple[Op, ...]
+    pruned: Mapping[str, str]
+    aliased: Mapping[str, str]
+    kept: Mapping[str, str]
+    format: int = FORMAT
+
+    @property
+    def runs(self) -> tuple[RunOp, ...]:
+        """The ops that run calls."""
+        return tuple(op for op in self.ops if isinstance(op, RunOp))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, two spaces."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def plan_from_dict(data: Mapping[str, Any]) -> Plan:
+    """The plan that ``to_dict`` wrote."""
+    ops = tuple(_op_from_dict(op) for op in data["ops"])
+    machine = Machine(data["machine"]["executor"], tuple(data["machine"]["process_on_nodes"]))
+    groups = tuple(GroupPlan(**group) for group in data["groups"])
+    return Plan(data["pipeline"], machine, groups, ops, data["pruned"], data["aliased"], data["kept"], data["format"])
+
+
+def _op_from_dict(data: Mapping[str, Any]) -> Op:
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+    if data["kind"] == "run":
+        fields["reads"] = tuple(Input(**read) for read in data["reads"])
+        return RunOp(**fields)
+    return SyncOp(**fields) if data["kind"] == "sync" else FreeOp(**fields)

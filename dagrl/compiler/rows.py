@@ -1,0 +1,35 @@
+"""Which rows a call sees, known before anything runs: its `prompts` call and the filters on the way."""
+
+from dataclasses import dataclass
+
+from dagrl.graph.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """Rows of the source calls that passed the filters; a valid call has exactly one source."""
+
+    sources: frozenset[str]
+    filters: frozenset[str]
+
+
+@dataclass(frozen=True)
+class CallRows:
+    """The rows that a call reads and those that its edge stands for."""
+
+    read: RowSet
+    handed_on: RowSet
+
+
+def symbolic_rows(pipeline: Pipeline) -> dict[str, CallRows]:
+    """The rows of every call: the filters of all edges passed to it, read or not."""
+    rows: dict[str, CallRows] = {}
+    for call in pipeline.calls:
+        given = [rows[edge.call].handed_on for edge in call.inputs]
+        sources = frozenset[str]().union(*(row.sources for row in given))
+        filters = frozenset[str]().union(*(row.filters for row in given))
+        if call.contract.rows == "source":
+            sources |= {call.name}
+        handed_on = filters | {call.name} if call.contract.rows == "filter" else filters
+        rows[call.name] = CallRows(RowSet(sources, filters), RowSet(sources, handed_on))
+    return rows

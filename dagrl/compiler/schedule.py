@@ -1,0 +1,122 @@
+"""Schedule pass: ops with explicit dependencies, in program order; weight syncs and frees where they fall due."""
+
+from collections.abc import Iterable
+
+from dagrl.compiler.alias import Aliases
+from dagrl.compiler.plan import FreeOp, Input, Op, RunOp, SyncOp
+from dagrl.compiler.prune import Liveness
+from dagrl.compiler.rows import symbolic_rows
+from dagrl.errors import Location
+from dagrl.graph.losses import LossTerms
+from dagrl.graph.pipeline import Call, Pipeline
+
+
+def schedule(pipeline: Pipeline, live: Liveness, aliases: Aliases, rollout_groups: frozenset[str]) -> tuple[Op, ...]:
+    """The ops of one step.
+
+    Around a mutating call program order holds on its group: calls above it read the old weights, calls
+    below it the new ones. ``rollout_groups`` generate somewhere in the run, so a mutation is followed by a sync.
+    """
+    ops: list[Op] = []
+    latest: dict[str, _Weights] = {}
+    for call in live.calls:
+        weights = latest.setdefault(call.group.name, _Weights()) if call.group else None
+        run = _run_op(pipeline, live, aliases, call, weights)
+        ops.append(run)
+        if weights is None or call.group is None:
+            continue
+        weights.users.append(run.id)
+        if call.contract.mutates:
+            weights.mutated(run.id)
+            if call.group.name in rollout_groups:
+                sync = SyncOp(
+                    f"sync:{call.group.name}@v+{weights.version}", call.group.name, weights.version, (run.id,)
+                )
+                ops.append(sync)
+                weights.synced = sync.id
+    return _with_frees(live, ops)
+
+
+class _Weights:
+    """The weights of one group as the schedule walks down the calls."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.changed_by: str | None = None
+        self.synced: str | None = None
+        self.users: list[str] = []
+
+    def mutated(self, op: str) -> None:
+        self.version += 1
+        self.changed_by = op
+        self.synced = None
+        self.users = []
+
+
+def _run_op(pipeline: Pipeline, live: Liveness, aliases: Aliases, call: Call, weights: _Weights | None) -> RunOp:
+    rows = symbolic_rows(pipeline)[call.name].read
+    types = {read.name: str(read.type) for read in call.reads()}
+    reads = tuple(
+        Input(column, types[column], origin.call, origin.column) for column, origin in live.reads[call.name].items()
+    )
+    (source,) = rows.sources
+    filters = tuple(sorted(rows.filters))
+    after = [*(read.call for read in reads), *filters]
+    if source != call.name:
+        after.append(source)
+    if weights is not None:
+        after += _weight_dependencies(call, weights)
+    return RunOp(
+        id=call.name,
+        call=call.name,
+        node=call.contract.name,
+        group=call.group.name if call.group else None,
+        needs=call.contract.needs,
+        version=weights.version if weights else None,
+        mutates=call.contract.mutates,
+        source=source,
+        filters=filters,
+        reads=reads,
+        writes=tuple(write.name for write in call.contract.writes if write.name in live.columns[call.name]),
+        aliases=aliases.by_update.get(call.name, {}),
+        options={name: _shown(value) for name, value in call.options.items()},
+        after=tuple(sorted(set(after))),
+        at=_place(call.at),
+    )
+
+
+def _weight_dependencies(call: Call, weights: _Weights) -> list[str]:
+    if call.contract.mutates:
+        return [*weights.users, *filter(None, [weights.changed_by])]
+    if call.contract.needs == "rollout" and weights.synced is not None:
+        return [weights.synced]
+    return [weights.changed_by] if weights.changed_by is not None else []
+
+
+def _shown(value: object) -> str:
+    return str(value) if isinstance(value, LossTerms) else repr(value)
+
+
+def _place(at: Location) -> str:
+    """The line without its folder, so that a plan does not depend on where the file lies."""
+    return f"{at.file.rsplit('/', 1)[-1]}:{at.line}"
+
+
+def _with_frees(live: Liveness, ops: list[Op]) -> tuple[Op, ...]:
+    """Insert, after the last reader of each set of columns, the op that frees them."""
+    by_readers: dict[tuple[str, ...], list[str]] = {}
+    for call in live.calls:
+        for column in sorted(live.columns[call.name]):
+            readers = tuple(reader for reader, reads in live.reads.items() if _reads(reads.values(), call.name, column))
+            by_readers.setdefault(readers, []).append(f"{call.name}.{column}")
+    done: list[Op] = []
+    for op in ops:
+        done.append(op)
+        for readers, columns in by_readers.items():
+            if readers and readers[-1] == op.id:
+                done.append(FreeOp(f"free:{'+'.join(readers)}", tuple(columns), readers))
+    return tuple(done)
+
+
+def _reads(origins: Iterable[object], call: str, column: str) -> bool:
+    return any(str(origin) == f"{call}.{column}" for origin in origins)

@@ -1,0 +1,244 @@
+"""Reading and writing Hugging Face models: folders, hub names, and what their configs say of tokens.
+
+The one place that turns transformers' many ways to fail into a message.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import tempfile
+import warnings
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from logging import CRITICAL
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from dagrl.errors import ConfigError, Problem
+
+_HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
+_NAMES_SHOWN = 3
+
+
+def load_model(folder_or_name: str, *, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
+    """A causal language model from a folder or the hub, in evaluation mode, without a word on the console.
+
+    Raises ConfigError where there is none, it cannot be read, or its weights do not fill its config.
+    """
+    with _refusing("model", folder_or_name):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder_or_name,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    model, report = loaded
+    _check_weights(folder_or_name, report)
+    return model
+
+
+def load_tokenizer(folder_or_name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model. Raises ConfigError where there is none or it cannot be read."""
+    with _refusing("tokenizer", folder_or_name):
+        tokenizer = AutoTokenizer.from_pretrained(folder_or_name, trust_remote_code=False)
+        # Without its files some classes load as a shell: special tokens and no vocabulary.
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):
+            raise ValueError("it has no vocabulary")
+    return tokenizer
+
+
+def save_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, dtype: torch.dtype
+) -> None:
+    """Write model and tokenizer as a Hugging Face folder, weights in ``dtype``; the model stays as it is.
+
+    The folder is written aside and renamed, so it is complete or absent; one that is there is replaced.
+    """
+    folder = Path(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
+        complete = Path(aside, "new")
+        with _quiet():
+            _twin(model).save_pretrained(complete, state_dict=_cast(model, dtype))
+            _write_configs(model, dtype, complete)
+            tokenizer.save_pretrained(complete)
+        if folder.exists():
+            folder.rename(Path(aside, "old"))
+        complete.rename(folder)
+
+
+def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The tokens that end a response: the generation config's, else those of model config and tokenizer.
+
+    Ids outside the vocabulary do not count. Raises ConfigError if none is left.
+    """
+    size = _vocabulary_size(model)
+    generation = _inside(_ids(model.generation_config.eos_token_id), size) if model.generation_config else []
+    others = _ids(_text_config(model).eos_token_id) + _ids(tokenizer.eos_token_id)
+    stops = frozenset(generation or _inside(others, size))
+    if not stops:
+        raise ConfigError([_no_token("ends a response", "eos_token", model)])
+    return stops
+
+
+def pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that fills padding: the tokenizer's, else the generation config's, the model config's, an eos.
+
+    Ids outside the vocabulary are passed over. Raises ConfigError if none is left.
+    """
+    generation = model.generation_config
+    candidates = _ids(tokenizer.pad_token_id)
+    candidates += _ids(generation.pad_token_id) if generation else []
+    candidates += _ids(_text_config(model).pad_token_id) + _ids(tokenizer.eos_token_id)
+    candidates += _ids(generation.eos_token_id) if generation else []
+    candidates += _ids(_text_config(model).eos_token_id)
+    inside = _inside(candidates, _vocabulary_size(model))
+    if not inside:
+        raise ConfigError([_no_token("can fill padding", "pad_token", model)])
+    return inside[0]
+
+
+def context_length(model: PreTrainedModel) -> int | None:
+    """The most tokens, prompt and response together, that the model has positions for; None is no bound."""
+    # GPT-2's n_positions and its like answer to the same name.
+    return getattr(_text_config(model), "max_position_embeddings", None)
+
+
+def _text_config(model: PreTrainedModel) -> Any:
+    return model.config.get_text_config(decoder=True)
+
+
+def _vocabulary_size(model: PreTrainedModel) -> int:
+    return _text_config(model).vocab_size
+
+
+def _ids(value: Any) -> list[int]:
+    """A config's token ids as a list: they come as one, several or None."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, int) else list(value)
+
+
+def _inside(ids: Iterable[int], vocabulary_size: int) -> list[int]:
+    return [token for token in ids if 0 <= token < vocabulary_size]
+
+
+def _no_token(purpose: str, name: str, model: PreTrainedModel) -> Problem:
+    return Problem(
+        f"no token of the model's vocabulary {purpose}",
+        facts=(("model", str(model.config.name_or_path)), ("vocabulary", f"{_vocabulary_size(model)} tokens")),
+        fix=f"set `{name}` in the tokenizer's config or `{name}_id` in generation_config.json",
+    )
+
+
+def _cast(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The weights in ``dtype``; tied ones stay one tensor, or the file would hold them twice."""
+    weights: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    cast = {id(value): value.detach() for value in weights.values()}
+    cast = {key: value.to(dtype) if value.is_floating_point() else value for key, value in cast.items()}
+    return {name: cast[id(value)] for name, value in weights.items()}
+
+
+def _twin(model: PreTrainedModel) -> PreTrainedModel:
+    """The same modules and weights, with configs that saving may check and write to."""
+    twin = copy.copy(model)
+    twin.config = copy.deepcopy(model.config)
+    twin.generation_config = GenerationConfig()
+    return twin
+
+
+def _write_configs(model: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
+    """Put the right configs in place of what ``save_pretrained`` made of the twin's.
+
+    transformers notes the live dtype, and refuses to save some generation configs that it loads: a
+    temperature without do_sample, as many models have.
+    """
+    config = copy.deepcopy(model.config)
+    config.dtype = dtype
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
+    if model.generation_config:
+        model.generation_config.to_json_file(folder / "generation_config.json")
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Neither transformers' log nor progress bars nor warnings; what was set is put back."""
+    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if progress:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _refusing(kind: str, reference: str) -> Generator[None]:
+    """Run a load quietly and turn its failure into a ConfigError."""
+    problem = _missing(kind, reference)
+    if problem:
+        raise ConfigError([problem])
+    try:
+        with _quiet():
+            yield
+    # Readers of JSON, safetensors, pickles, tokenizers and the hub share no base class but this one.
+    except Exception as error:
+        raise ConfigError([_unreadable(kind, reference, error)]) from error
+
+
+def _missing(kind: str, reference: str) -> Problem | None:
+    """What is wrong with a reference before anything is read; a hub name may be anywhere."""
+    path = Path(reference)
+    if reference and path.is_dir():
+        if kind == "tokenizer" or (path / "config.json").is_file():
+            return None
+        what, fix = "the model folder has no config.json", "name a folder that `save_pretrained` wrote"
+    elif reference and path.exists():
+        what, fix = f"the {kind} must be a folder, not a file", "name the folder that holds the file"
+    elif not _HUB_NAME.fullmatch(reference):
+        what, fix = f"there is no {kind} folder", "check the path, or name a model of the hub as `owner/name`"
+    else:
+        return None
+    return Problem(what, facts=((kind, repr(reference)),), fix=fix)
+
+
+def _unreadable(kind: str, reference: str, error: Exception) -> Problem:
+    text = str(error).strip()
+    if isinstance(error, ImportError) or "attn_implementation" in text:
+        fix = "install what is missing, or choose another attn_implementation"
+    elif Path(reference).is_dir():
+        fix = "check that the folder is a complete copy, written by `save_pretrained`"
+    else:
+        fix = "check the name and the connection, or name a local folder"
+    cause = f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}"
+    return Problem(f"the {kind} cannot be loaded", facts=((kind, repr(reference)), ("cause", cause)), fix=fix)
+
+
+def _check_weights(reference: str, report: Mapping[str, Any]) -> None:
+    """Refuse weights that transformers would fill in at random."""
+    mismatched = [f"{name}: {tuple(have)} for {tuple(want)}" for name, have, want in report["mismatched_keys"]]
+    facts = [(label, _few(names)) for label, names in (("missing", report["missing_keys"]), ("shapes", mismatched))]
+    facts = [(label, text) for label, text in facts if text]
+    if facts:
+        what = "the weights do not fill the model that config.json describes"
+        fix = "check that weights and config.json belong together, as a causal language model"
+        raise ConfigError([Problem(what, facts=(("model", repr(reference)), *facts), fix=fix)])
+
+
+def _few(names: Iterable[str]) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more

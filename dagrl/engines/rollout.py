@@ -1,0 +1,277 @@
+"""Rollout by a Hugging Face model in this process: an own loop over its key-value cache.
+
+A row depends on its prompt and seed alone: never on its batch mates, their order or the padding,
+beyond the float noise of a matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
+from transformers import DynamicCache
+
+from dagrl.engines.sampling import sample_tokens, token_uniforms
+from dagrl.errors import ConfigError, Problem, TrainingError
+from dagrl.graph.roles import Samples, Sampling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: Finished rows leave the batch once they are this share of it: dropping them copies the rest of the cache.
+COMPACT_SHARE = 0.25
+
+_ROWS_SHOWN = 5
+
+
+class HFRollout:
+    """Draws responses from ``model``, whose weights may change between calls.
+
+    ``context_length`` bounds prompt and response together; None is no bound.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        stop_token_ids: frozenset[int],
+        pad_token_id: int,
+        context_length: int | None,
+    ) -> None:
+        self._model = model
+        self._stops = sorted(stop_token_ids)
+        self._pad = pad_token_id
+        self._context_length = context_length
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
+        """One response for each prompt; rows that share a prompt share its prefill.
+
+        The tensors are on the device of ``seeds``; T is the longest response. Raises ConfigError for a prompt
+        that is empty or leaves no room in the context, TrainingError where the model's logits are NaN.
+        """
+        _check(prompts, seeds, sampling, self._context_length)
+        limits = self._response_limits(prompts, sampling.max_new_tokens)
+        if not prompts:
+            return _no_samples(seeds.device)
+        with _evaluating(self._model):
+            batch = self._prefill(prompts)
+            steps = self._decode(batch, seeds.to(limits.device), limits, sampling.temperature)
+        return _assemble(steps, limits, self._pad, seeds.device)
+
+    def _response_limits(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> Int64[Tensor, " B"]:
+        lengths = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int64)
+        if self._context_length is None:
+            return torch.full_like(lengths, max_new_tokens).to(self._model.device)
+        return (self._context_length - lengths).clamp(max=max_new_tokens).to(self._model.device)
+
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> _Batch:
+        places: dict[tuple[int, ...], int] = {}
+        index = [places.setdefault(tuple(prompt), len(places)) for prompt in prompts]
+        input_ids, attention_mask = _left_pad(list(places), self._pad, self._model.device)
+        position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0)
+        cache = DynamicCache(config=self._model.config)
+        logits = self._forward(input_ids, attention_mask, position_ids, cache)
+        batch = _Batch(cache, attention_mask, position_ids[:, -1:], logits)
+        if len(places) < len(prompts):
+            batch.select(torch.tensor(index, device=self._model.device))
+        return batch
+
+    def _decode(
+        self, batch: _Batch, seeds: Int64[Tensor, " B"], limits: Int64[Tensor, " B"], temperature: float
+    ) -> list[_Step]:
+        """Sample and feed tokens until every row has met a stop token or its limit."""
+        rows = torch.arange(len(seeds), device=limits.device)
+        done = torch.zeros_like(rows, dtype=torch.bool)
+        steps: list[_Step] = []
+        for position in count():
+            tokens, logprobs = sample_tokens(batch.logits, token_uniforms(seeds, position), temperature)
+            stopped = self._is_stop(tokens)
+            steps.append(_Step(rows, tokens, logprobs, stopped))
+            done |= stopped | (limits == position + 1)
+            num_done = int(done.sum())
+            if num_done == len(done):
+                break
+            if num_done >= COMPACT_SHARE * len(done):
+                keep = (~done).nonzero()[:, 0]
+                batch.select(keep)
+                rows, seeds, limits, tokens, done = (x[keep] for x in (rows, seeds, limits, tokens, done))
+            batch.advance(done)
+            batch.logits = self._forward(tokens[:, None], batch.attention_mask, batch.position_ids, batch.cache)
+        return steps
+
+    def _is_stop(self, tokens: Int64[Tensor, " K"]) -> Bool[Tensor, " K"]:
+        found = torch.zeros_like(tokens, dtype=torch.bool)
+        for stop in self._stops:
+            found |= tokens == stop
+        return found
+
+    def _forward(
+        self,
+        input_ids: Int64[Tensor, "K Q"],
+        attention_mask: Int64[Tensor, "K S"],
+        position_ids: Int64[Tensor, "K Q"],
+        cache: DynamicCache,
+    ) -> Float[Tensor, "K V"]:
+        """Logits after the last of ``input_ids``, which join the cache."""
+        output = self._model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+
+@dataclass
+class _Batch:
+    """The K rows in the forward pass: what the model knows of them, and ``logits`` for their next token."""
+
+    cache: DynamicCache
+    attention_mask: Int64[Tensor, "K S"]
+    position_ids: Int64[Tensor, "K 1"]
+    logits: Float[Tensor, "K V"]
+
+    def select(self, index: Int64[Tensor, " K"]) -> None:
+        """Keep the rows of ``index``, repeated where it repeats them."""
+        # An index_select under another name; unlike batch_select_indices every kind of layer has it.
+        self.cache.reorder_cache(cast("torch.LongTensor", index))
+        self.attention_mask = self.attention_mask.index_select(0, index)
+        self.position_ids = self.position_ids.index_select(0, index)
+        self.logits = self.logits.index_select(0, index)
+
+    def advance(self, done: Bool[Tensor, " K"]) -> None:
+        """Make room for one more token; finished rows stay where they are, inside the model's positions."""
+        ones = self.attention_mask.new_ones(len(done), 1)
+        self.attention_mask = torch.cat([self.attention_mask, ones], 1)
+        self.position_ids = self.position_ids + ~done[:, None]
+
+
+class _Step(NamedTuple):
+    """What one pass drew; ``rows`` are the places of its K rows in the caller's order."""
+
+    rows: Int64[Tensor, " K"]
+    tokens: Int64[Tensor, " K"]
+    logprobs: Float32[Tensor, " K"]
+    stopped: Bool[Tensor, " K"]
+
+
+def _left_pad(
+    prompts: Sequence[tuple[int, ...]], pad: int, device: torch.device
+) -> tuple[Int64[Tensor, "K P"], Int64[Tensor, "K P"]]:
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    width = int(lengths.max())
+    ids = torch.tensor([(pad,) * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.arange(width) >= width - lengths[:, None]
+    return ids.to(device), mask.long().to(device)
+
+
+def _assemble(steps: Sequence[_Step], limits: Int64[Tensor, " B"], pad: int, device: torch.device) -> Samples:
+    """Put the steps side by side; a row ends at its first stop token or its limit, whatever it drew after."""
+    tokens, logprobs, stopped = _columns(steps, len(limits))
+    lengths, truncated = _row_ends(stopped, limits)
+    past = torch.arange(len(steps), device=limits.device)[:, None] >= lengths
+    logprobs.masked_fill_(past, 0.0)
+    _check_finite(logprobs)
+    columns = (tokens.masked_fill_(past, pad).T, lengths, logprobs.T, truncated)
+    return Samples(*(column.contiguous().to(device) for column in columns))
+
+
+def _columns(
+    steps: Sequence[_Step], num_rows: int
+) -> tuple[Int64[Tensor, "T B"], Float32[Tensor, "T B"], Bool[Tensor, "T B"]]:
+    """Tokens, log-probs and stop marks of all steps; places that were not drawn hold 0."""
+    index = torch.cat([step.rows + place * num_rows for place, step in enumerate(steps)])
+
+    def spread(drawn: list[Tensor]) -> Tensor:
+        values = torch.cat(drawn)
+        column = torch.zeros(len(steps) * num_rows, dtype=values.dtype, device=values.device)
+        return column.index_copy_(0, index, values).view(len(steps), num_rows)
+
+    return (
+        spread([step.tokens for step in steps]),
+        spread([step.logprobs for step in steps]),
+        spread([step.stopped for step in steps]),
+    )
+
+
+def _no_samples(device: torch.device) -> Samples:
+    ids = torch.zeros(0, 0, dtype=torch.int64, device=device)
+    logprobs = torch.zeros(0, 0, dtype=torch.float32, device=device)
+    return Samples(ids, ids.flatten(), logprobs, torch.zeros(0, dtype=torch.bool, device=device))
+
+
+def _row_ends(
+    stopped: Bool[Tensor, "T B"], limits: Int64[Tensor, " B"]
+) -> tuple[Int64[Tensor, " B"], Bool[Tensor, " B"]]:
+    """Each row's length, stop token included, and whether its limit came first."""
+    first_stop = torch.where(stopped.any(0), stopped.int().argmax(0), len(stopped))
+    return torch.minimum(first_stop + 1, limits), first_stop >= limits
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Generator[None]:
+    """Dropout off and no autograd; the modules' modes are put back."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _check(
+    prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling, context_length: int | None
+) -> None:
+    if seeds.shape != (len(prompts),):
+        raise ValueError(f"{len(prompts)} prompts need as many seeds; seeds has shape {tuple(seeds.shape)}")
+    problems: list[Problem] = []
+    if sampling.max_new_tokens < 1:
+        problems.append(Problem(f"max_new_tokens must be 1 or more, not {sampling.max_new_tokens}"))
+    if not 0 <= sampling.temperature < float("inf"):
+        problems.append(Problem(f"temperature must be 0 or more, not {sampling.temperature}"))
+    problems += _prompt_problems([len(prompt) for prompt in prompts], context_length)
+    if problems:
+        raise ConfigError(problems, "rollout")
+
+
+def _prompt_problems(lengths: Sequence[int], context_length: int | None) -> Iterator[Problem]:
+    empty = [f"row {row}" for row, length in enumerate(lengths) if length == 0]
+    if empty:
+        yield Problem(
+            "a prompt without tokens cannot be continued",
+            facts=(("rows", _shown(empty)),),
+            fix="give every prompt at least one token, e.g. the beginning-of-sequence token",
+        )
+    limit = float("inf") if context_length is None else context_length
+    full = [f"row {row}: {length} tokens" for row, length in enumerate(lengths) if length >= limit]
+    if full:
+        yield Problem(
+            "a prompt leaves no room for a response",
+            facts=(("prompts", _shown(full)), ("context", f"{context_length} tokens, prompt and response together")),
+            fix="filter or shorten the prompts, or take a model with a longer context",
+        )
+
+
+def _shown(rows: Sequence[str]) -> str:
+    more = f"\nand {len(rows) - _ROWS_SHOWN} more" if len(rows) > _ROWS_SHOWN else ""
+    return "\n".join(rows[:_ROWS_SHOWN]) + more
+
+
+def _check_finite(logprobs: Float32[Tensor, "T B"]) -> None:
+    if bool(logprobs.isfinite().all()):
+        return
+    place, row = (~logprobs.isfinite()).nonzero()[0].tolist()
+    raise TrainingError(
+        f"the model's logits are not finite: first for the response token {place} of row {row}. "
+        "Its weights may have diverged."
+    )

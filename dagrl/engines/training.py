@@ -1,0 +1,203 @@
+"""The optimizer steps of an update: mini-batches, micro-batches, losses with global denominators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from dagrl.data.metrics import Max, Mean, Metrics, Sum, merge_all
+from dagrl.engines.scoring import Scorer, masked_columns
+from dagrl.errors import TrainingError
+from dagrl.graph.losses import LossTerm
+from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
+from dagrl.graph.specs import AdamW
+from dagrl.ops.aggregate import Denominators, aggregate
+from dagrl.ops.masks import max_metric, mean_metric
+from dagrl.ops.random import hash_ids
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of one mini-batch, columns of the losses included."""
+
+    tokens: TokenBatch
+    columns: Mapping[str, Tensor]
+    rollout_logprobs: Tensor | None
+
+    def take(self, index: Tensor | slice) -> _Rows:
+        return _Rows(
+            TokenBatch(*(column[index] for column in self.tokens)),
+            {name: column[index] for name, column in self.columns.items()},
+            None if self.rollout_logprobs is None else self.rollout_logprobs[index],
+        )
+
+
+class Trainer:
+    """Trains the scorer's model with AdamW; ``total_steps`` updates make the whole schedule."""
+
+    def __init__(self, scorer: Scorer, optimizer: AdamW, *, total_steps: int, dropout: bool) -> None:
+        self.scorer = scorer
+        self.spec = optimizer
+        self.total_steps = total_steps
+        self.num_updates = 0
+        self._dropout = dropout
+        self._parameters = [parameter for parameter in scorer.model.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            self._parameters,
+            lr=optimizer.lr,
+            betas=optimizer.betas,
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+
+    def update(
+        self,
+        tokens: TokenBatch,
+        columns: LossColumns,
+        seeds: Int64[Tensor, " B"],
+        plan: UpdatePlan,
+        rollout_logprobs: Float32[Tensor, "B T"] | None,
+    ) -> Metrics:
+        """Run the plan's epochs over its mini-batches; see ``Policy.update``.
+
+        Raises:
+            TrainingError: when a gradient is not finite; the weights then are those before its step.
+        """
+        lr = self.spec.lr * lr_factor(self.spec, self.num_updates, self.total_steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        whole = _Rows(tokens, columns, rollout_logprobs)
+        self.scorer.model.train(self._dropout)
+        try:
+            parts = [
+                self._optimizer_step(whole if index is None else whole.take(index), plan, first=number == 0)
+                for number, index in enumerate(_walk(seeds, plan))
+            ]
+        finally:
+            self.scorer.model.eval()
+        self.num_updates += 1
+        return merge_all(parts).merge({"actor/lr": Mean(lr, 1.0)})
+
+    def _optimizer_step(self, rows: _Rows, plan: UpdatePlan, *, first: bool) -> Metrics:
+        """Accumulate the gradient of one mini-batch and step; without a trained token nothing happens."""
+        denominators = Denominators.of(rows.tokens.response_mask)
+        if denominators.tokens == 0:
+            return Metrics({"actor/empty_mini_batches": Sum(1.0)})
+        self._optimizer.zero_grad(set_to_none=True)
+        metrics, loss = Metrics(), 0.0
+        for micro in self.scorer.micro_batches(rows.tokens, plan.micro_batch_size):
+            part, share = self._backward(rows.take(micro), plan, denominators, first=first)
+            metrics, loss = metrics.merge(part), loss + share
+        norm = self._clipped_norm()
+        self._optimizer.step()
+        return metrics.merge(
+            {"actor/loss": Mean(loss, 1.0), "actor/grad_norm": Mean(norm, 1.0), "actor/optimizer_steps": Sum(1.0)}
+        )
+
+    def _backward(
+        self, rows: _Rows, plan: UpdatePlan, denominators: Denominators, *, first: bool
+    ) -> tuple[Metrics, float]:
+        """Add the gradient of one micro-batch; its metrics, and its share of the mini-batch's loss."""
+        tokens = self.scorer.take(rows.tokens, slice(None))
+        mask = tokens.response_mask
+        if not bool(mask.any()):
+            return Metrics(), 0.0
+        wants_entropy = any("new_entropy" in term.contract.engine_outputs for term in plan.loss.live)
+        scored = self.scorer.forward(tokens, with_entropy_grad=wants_entropy)
+        outputs = {"new_logprobs": scored.logprobs, "new_entropy": scored.entropy}
+        inputs = self._loss_inputs(rows, plan, outputs, mask)
+        losses, metrics = _sum_of_terms(plan.loss.live, inputs)
+        loss = aggregate(losses, mask, plan.loss_agg_mode, denominators, norm_length=plan.norm_length)
+        loss.backward()
+        observed = {"actor/entropy": mean_metric(scored.entropy.detach(), mask)}
+        if first and rows.rollout_logprobs is not None:
+            observed |= _gap(scored.logprobs.detach(), _narrow(rows.rollout_logprobs, mask), mask)
+        return metrics.merge(observed), float(loss.detach())
+
+    def _loss_inputs(
+        self, rows: _Rows, plan: UpdatePlan, outputs: Mapping[str, Tensor], mask: Tensor
+    ) -> dict[str, Tensor]:
+        whole_mask = rows.tokens.response_mask
+        columns = {
+            name: _narrow(column, mask) if column.shape == whole_mask.shape else column.to(mask.device)
+            for name, column in rows.columns.items()
+        }
+        aliased = {column: outputs[output].detach() for column, output in plan.aliases.items()}
+        return {**masked_columns(columns, mask), **aliased, **outputs}
+
+    def _clipped_norm(self) -> float:
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not bool(norm.isfinite()):
+            raise TrainingError(
+                f"the gradient norm is {float(norm)} at update {self.num_updates + 1}: "
+                "a loss or a column is not finite; the weights are those before this step"
+            )
+        if self.spec.max_grad_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.spec.max_grad_norm, norm)
+        return float(norm)
+
+
+def lr_factor(spec: AdamW, update: int, total: int) -> float:
+    """What the learning rate is multiplied by at the update (0-based): linear warm-up times decay.
+
+    The last warm-up update and those after it use the full decayed rate; decay runs from 1 at the first
+    update towards ``min_lr_ratio`` after the last.
+    """
+    warm = min(1.0, (update + 1) / spec.warmup) if spec.warmup else 1.0
+    done = min(1.0, update / total) if total else 0.0
+    match spec.decay:
+        case "linear":
+            shape = 1.0 - done
+        case "cosine":
+            shape = 0.5 * (1.0 + math.cos(math.pi * done))
+        case "constant":
+            return warm
+    return warm * (spec.min_lr_ratio + (1.0 - spec.min_lr_ratio) * shape)
+
+
+def _walk(seeds: Int64[Tensor, " B"], plan: UpdatePlan) -> Iterator[Tensor | None]:
+    """The rows of each optimizer step; None stands for all, in place.
+
+    Membership comes from the rows' seeds, so it does not depend on their order; epochs permute the mini-batches.
+    """
+    size = plan.mini_batch_size or len(seeds)
+    if size >= len(seeds):
+        yield from [None] * plan.epochs
+        return
+    batches = seeds.argsort().split(size)
+    names = torch.stack([seeds[batch].min() for batch in batches])
+    for epoch in range(plan.epochs):
+        for number in hash_ids(epoch, names).argsort().tolist():
+            yield batches[number]
+
+
+def _sum_of_terms(terms: tuple[LossTerm, ...], inputs: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
+    total: Tensor | None = None
+    metrics = Metrics()
+    for term in terms:
+        names = [*term.contract.engine_outputs, *(read.name for read in term.contract.reads)]
+        given = {name: inputs[name] for name in names if name in inputs}
+        losses, observed = term.loss.function(**given, **term.option_values())
+        total = term.coefficient * losses if total is None else total + term.coefficient * losses
+        metrics = metrics.merge(observed)
+    if total is None:
+        raise TrainingError("the loss has no live term")
+    return total, metrics
+
+
+def _narrow(column: Tensor, mask: Tensor) -> Tensor:
+    """The column cut to the micro-batch's width, on its device."""
+    return column[:, : mask.shape[1]].to(mask.device)
+
+
+def _gap(trainer: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, Mean | Max]:
+    """How far the rollout engine's log-probs are from the trainer's, in nats."""
+    gap = (trainer - rollout).abs()
+    return {"rollout/logprob_gap": mean_metric(gap, mask), "rollout/logprob_gap_max": max_metric(gap, mask)}

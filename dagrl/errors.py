@@ -1,0 +1,115 @@
+"""Every exception a user can meet, and how its message is laid out.
+
+A message says what is wrong, where in the user's files, what was there, and how to fix it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Location:
+    """A line of a user's file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        path = Path(self.file)
+        here = Path.cwd()
+        shown = path.relative_to(here) if path.is_relative_to(here) else path
+        return f"{shown}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: a sentence, the place, labelled facts, and the fix."""
+
+    what: str
+    at: Location | None = None
+    facts: tuple[tuple[str, str], ...] = ()
+    fix: str | None = None
+
+    def lines(self) -> list[str]:
+        """The problem as lines, the first without label."""
+        labelled = [("at", str(self.at))] if self.at else []
+        labelled += self.facts
+        labelled += [("fix", self.fix)] if self.fix else []
+        width = max((len(label) for label, _ in labelled), default=0) + 2
+        shown = [self.what]
+        for label, text in labelled:
+            first, *rest = text.split("\n")
+            shown.append(f"{label:<{width}}{first}")
+            shown += [" " * width + line for line in rest]
+        return shown
+
+
+class DagrlError(Exception):
+    """Base of every error that dagrl raises on purpose."""
+
+
+class UserError(DagrlError):
+    """The user's input is wrong: no traceback is shown and the exit code is 2.
+
+    The message lists every problem that was found, numbered when there are several.
+    """
+
+    title = "invalid input"
+
+    def __init__(self, problems: Sequence[Problem], subject: str = "") -> None:
+        self.problems = tuple(problems)
+        self.subject = subject
+        super().__init__(self.message())
+
+    def headline(self) -> str:
+        """The first line, without the number of problems."""
+        return f"{self.subject}: {self.title}" if self.subject else self.title
+
+    def message(self) -> str:
+        """The whole message, without the class name."""
+        count = f"{len(self.problems)} problem{'' if len(self.problems) == 1 else 's'}"
+        shown = [f"{self.headline()}, {count}:"]
+        for number, problem in enumerate(self.problems, 1):
+            mark = f"  {number}. "
+            first, *rest = problem.lines()
+            shown.append(mark + first)
+            shown += [" " * len(mark) + line for line in rest]
+        return "\n".join(shown)
+
+    def __reduce__(self):
+        return type(self), (self.problems, self.subject)
+
+
+class CompileError(UserError):
+    """A pipeline that cannot be planned; ``subject`` names the pipeline."""
+
+    def headline(self) -> str:
+        """The pipeline and that it does not compile."""
+        return f"pipeline `{self.subject}` does not compile"
+
+
+class ConfigError(UserError):
+    """Values for `Config`, command-line options or model and data references that do not fit."""
+
+    title = "the configuration is not valid"
+
+
+class PipelineFileError(UserError):
+    """A pipeline file that cannot be loaded or built."""
+
+    title = "the pipeline file cannot be used"
+
+
+class ContractError(UserError):
+    """A node or loss whose signature is not a contract; raised where it is defined."""
+
+    title = "the declaration is not valid"
+
+
+class NodeError(DagrlError):
+    """A node failed, or returned something its contract does not allow, while a step ran."""
+
+
+class TrainingError(DagrlError):
+    """Training cannot go on: a gradient that is not finite, weights that do not load."""

@@ -1,0 +1,27 @@
+"""The step graph: node and loss contracts, Pipeline, specs of pools, groups and models, role protocols.
+
+Never tensors, processes or files: a graph is data that the compiler reads.
+"""
+
+from dagrl.graph.losses import Loss, LossTerms, loss
+from dagrl.graph.node import Node, node
+from dagrl.graph.pipeline import Edge, Pipeline
+from dagrl.graph.roles import LossColumns, Policy
+from dagrl.graph.specs import ModelSpec, ResourcePool, WorkerGroup, adamw, policy
+
+__all__ = [
+    "Edge",
+    "Loss",
+    "LossColumns",
+    "LossTerms",
+    "ModelSpec",
+    "Node",
+    "Pipeline",
+    "Policy",
+    "ResourcePool",
+    "WorkerGroup",
+    "adamw",
+    "loss",
+    "node",
+    "policy",
+]

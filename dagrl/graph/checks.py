@@ -1,0 +1,49 @@
+"""What a node's or loss's ``check=`` function sees of the call that it may refuse."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.specs import WorkerGroup
+
+
+@dataclass(frozen=True)
+class CallView:
+    """A call as a check sees it: its options, its worker group and what lies upstream.
+
+    For a loss, ``options`` are the loss's own and the rest is that of the node that takes it.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    group: WorkerGroup | None
+    _call: Call
+    _pipeline: Pipeline
+
+    def columns(self) -> frozenset[str]:
+        """The columns that the edges passed in carry."""
+        return frozenset(column for edge in self._call.inputs for column in edge.columns)
+
+    def upstream(self) -> Iterator["CallView"]:
+        """Every call that this one descends from, nearest first."""
+        seen: set[str] = set()
+        waiting = [edge.call for edge in self._call.inputs]
+        while waiting:
+            name = waiting.pop(0)
+            if name not in seen:
+                seen.add(name)
+                call = self._pipeline.call(name)
+                waiting += [edge.call for edge in call.inputs]
+                yield view(call, self._pipeline)
+
+    def upstream_option(self, option: str) -> Iterator[tuple[str, Any]]:
+        """(call name, value) of an option wherever a call upstream has it."""
+        for call in self.upstream():
+            if option in call.options:
+                yield call.name, call.options[option]
+
+
+def view(call: Call, pipeline: Pipeline, options: Mapping[str, Any] | None = None) -> CallView:
+    """The view of a call, with a loss's options in place of the call's own if given."""
+    return CallView(call.name, call.options if options is None else options, call.group, call, pipeline)

@@ -1,0 +1,136 @@
+"""What a node or loss declares, as frozen data read from its signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagrl.data.columns import ColumnType
+from dagrl.errors import Location
+
+if TYPE_CHECKING:
+    from dagrl.graph.checks import CallView
+
+Needs = Literal["train", "rollout"]
+Split = Literal["row", "group", "batch", "minibatch"]
+Rows = Literal["same", "filter", "source"]
+Check = Callable[["CallView"], list[str]]
+
+
+class Required:
+    """The default of an option that has none."""
+
+    def __repr__(self) -> str:
+        return "required"
+
+
+REQUIRED = Required()
+
+#: Keyword-only parameters that the executor fills; a pipeline cannot pass them.
+EXECUTOR_KEYWORDS = frozenset({"wanted", "aliases"})
+#: Options that the compiler and the trainer read, which a node of the kind must therefore have.
+SOURCE_OPTIONS = ("data", "split", "batch_size", "n")
+MINIBATCH_OPTIONS = ("mini_batch_size", "epochs")
+
+
+@dataclass(frozen=True)
+class Read:
+    """A column a node or loss reads."""
+
+    name: str
+    type: ColumnType
+    optional: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
+@dataclass(frozen=True)
+class Write:
+    """A column a node writes; an optional one is computed only when somebody reads it."""
+
+    name: str
+    type: ColumnType
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Option:
+    """A keyword-only parameter that a pipeline sets."""
+
+    name: str
+    annotation: Any
+    default: Any = REQUIRED
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a node's return value is laid out: columns, then state, then metrics, each only if declared.
+
+    ``columns`` is None (writes nothing), "one" (the value is the column) or the NamedTuple whose fields are.
+    """
+
+    columns: type | Literal["one"] | None
+    state: bool
+    metrics: bool
+
+    @property
+    def num_parts(self) -> int:
+        """How many of the three a return value has."""
+        return (self.columns is not None) + self.state + self.metrics
+
+
+@dataclass(frozen=True)
+class Role:
+    """The parameter that receives a model worker, and the protocol it sees."""
+
+    parameter: str
+    protocol: type
+
+
+@dataclass(frozen=True)
+class NodeContract:
+    """Everything the compiler and the executor know about a node."""
+
+    name: str
+    at: Location
+    doc: str
+    role: Role | None
+    reads: tuple[Read, ...]
+    carried: tuple[str, ...]
+    loss_columns: str | None
+    positions: str | None
+    writes: tuple[Write, ...]
+    options: tuple[Option, ...]
+    executor_keywords: frozenset[str]
+    state: type | None
+    result: Result
+    needs: Needs | None
+    mutates: bool
+    split: Split
+    rows: Rows
+    alias_of: str | None
+    check: Check | None
+
+    @property
+    def is_root(self) -> bool:
+        """True for a call that is wanted for its effect: it mutates a model, or writes and filters nothing."""
+        return self.mutates or (not self.writes and self.rows == "same")
+
+    def option(self, name: str) -> Option | None:
+        """The option of that name."""
+        return next((option for option in self.options if option.name == name), None)
+
+
+@dataclass(frozen=True)
+class LossContract:
+    """Everything the compiler and the engine know about a loss."""
+
+    name: str
+    at: Location
+    doc: str
+    reads: tuple[Read, ...]
+    engine_outputs: tuple[str, ...]
+    options: tuple[Option, ...]
+    check: Check | None

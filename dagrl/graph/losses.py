@@ -1,0 +1,129 @@
+"""Losses as typed functions that bind to options and add up with coefficients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from dagrl.errors import Location, Problem
+from dagrl.graph.contract import Check, LossContract, Read
+from dagrl.graph.options import option_problems, with_defaults
+from dagrl.graph.signature import loss_contract
+from dagrl.graph.source import caller_location
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """A loss bound to its options, times a coefficient; wrong options are kept as problems for the compiler."""
+
+    loss: Loss[..., Any]
+    options: tuple[tuple[str, Any], ...]
+    coefficient: float
+    at: Location
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def contract(self) -> LossContract:
+        """The contract of the loss."""
+        return self.loss.contract
+
+    def option_values(self) -> dict[str, Any]:
+        """Given options and defaults."""
+        return with_defaults(self.contract.options, dict(self.options))
+
+    def __str__(self) -> str:
+        call = f"{self.contract.name}({', '.join(f'{name}={value!r}' for name, value in self.options)})"
+        return call if self.coefficient == 1 else f"{self.coefficient:g} * {call}"
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """A sum of loss terms: ``ppo_clip(eps=0.2) + 0.01 * kl_loss(kind="k3")``.
+
+    A term with coefficient 0 stays visible but is not ``live``: its columns are not read.
+    """
+
+    terms: tuple[LossTerm, ...]
+
+    @property
+    def live(self) -> tuple[LossTerm, ...]:
+        """The terms that count."""
+        return tuple(term for term in self.terms if term.coefficient != 0)
+
+    @property
+    def dropped(self) -> tuple[LossTerm, ...]:
+        """The terms with coefficient 0."""
+        return tuple(term for term in self.terms if term.coefficient == 0)
+
+    def reads(self) -> tuple[Read, ...]:
+        """The columns that live terms read, each once; required where any term requires it."""
+        merged: dict[str, Read] = {}
+        for term in self.live:
+            for read in term.contract.reads:
+                known = merged.get(read.name, read)
+                merged[read.name] = replace(read, optional=known.optional and read.optional)
+        return tuple(merged.values())
+
+    def __add__(self, other: LossTerms) -> LossTerms:
+        return LossTerms(self.terms + other.terms)
+
+    def __neg__(self) -> LossTerms:
+        return self * -1.0
+
+    def __sub__(self, other: LossTerms) -> LossTerms:
+        return self + -other
+
+    def __mul__(self, factor: float) -> LossTerms:
+        if isinstance(factor, bool) or not isinstance(factor, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"a loss is multiplied by a number, not by {factor!r}")
+        return LossTerms(tuple(replace(term, coefficient=term.coefficient * factor) for term in self.terms))
+
+    __rmul__ = __mul__
+
+    def __str__(self) -> str:
+        return " + ".join(str(term) for term in self.terms).replace("+ -", "- ")
+
+
+class Loss(Generic[P, R]):
+    """A declared loss: called with options it binds, called with tensors it runs."""
+
+    def __init__(self, function: Callable[P, R], contract: LossContract) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.contract = contract
+        self._tensors = {read.name for read in contract.reads} | set(contract.engine_outputs)
+
+    @overload
+    def __call__(self, **options: Any) -> LossTerms: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Bind options, or run on tensors when any are given."""
+        if args or not self._tensors.isdisjoint(kwargs):
+            return self.function(*args, **kwargs)
+        at = caller_location()
+        problems = tuple(option_problems(self.contract.name, self.contract.options, kwargs, at))
+        return LossTerms((LossTerm(self, tuple(kwargs.items()), 1.0, at, problems),))
+
+    def __reduce__(self) -> str:
+        return self.contract.name
+
+
+def loss(*, check: Check | None = None) -> Callable[[Callable[P, R]], Loss[P, R]]:
+    """Declare a loss: per-token losses [B, T] and Metrics from columns and the engine's ``new_...`` outputs.
+
+    Masked places of the returned losses are never read; the engine averages and scales.
+
+    Raises:
+        ContractError: when the signature is no contract.
+    """
+
+    def declare(function: Callable[P, R]) -> Loss[P, R]:
+        return Loss(function, loss_contract(function, check=check))
+
+    return declare

@@ -1,0 +1,73 @@
+"""Check the options of a call against the declaration, all faults at once."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dagrl.errors import Location, Problem
+from dagrl.graph.contract import REQUIRED, Option
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to ``name``, if one is close."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A fix that names the nearest known name, else all of them."""
+    known = sorted(known)
+    close = nearest(name, known)
+    if close is not None:
+        return f"did you mean `{close}`?"
+    return f"known: {', '.join(f'`{option}`' for option in known)}" if known else "it takes none"
+
+
+@lru_cache(maxsize=512)
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
+
+
+def type_fault(value: Any, annotation: Any) -> str | None:
+    """Why ``value`` is not of the annotated type, or None.
+
+    A class of the user's or ours is checked by isinstance; builtins, unions and literals by pydantic, strictly.
+    """
+    if isinstance(annotation, type) and annotation.__module__ != "builtins":
+        return None if isinstance(value, annotation) else f"it should be a {annotation.__name__}"
+    try:
+        _adapter(annotation).validate_python(value, strict=True)
+    except ValidationError as error:
+        return error.errors()[0]["msg"].replace("Input should be", "it should be")
+    return None
+
+
+def option_problems(owner: str, declared: tuple[Option, ...], given: Mapping[str, Any], at: Location) -> list[Problem]:
+    """Unknown, missing and ill-typed options of ``owner``."""
+    by_name = {option.name: option for option in declared}
+    problems: list[Problem] = []
+    for name, value in given.items():
+        if name not in by_name:
+            problems.append(Problem(f"`{owner}` has no option `{name}`.", at, fix=did_you_mean(name, by_name)))
+            continue
+        fault = type_fault(value, by_name[name].annotation)
+        if fault is not None:
+            what = f"`{owner}` got `{name}={value!r}`: {fault}."
+            problems.append(Problem(what, at, fix=f"pass `{name}` as {_type_name(by_name[name].annotation)}"))
+    missing = [option.name for option in declared if option.default is REQUIRED and option.name not in given]
+    problems += [
+        Problem(f"`{owner}` needs the option `{name}`.", at, fix=f"pass `{name}=...` to `{owner}`") for name in missing
+    ]
+    return problems
+
+
+def _type_name(annotation: Any) -> str:
+    return getattr(annotation, "__name__", str(annotation)) if isinstance(annotation, type) else str(annotation)
+
+
+def with_defaults(declared: tuple[Option, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Given options that exist, and the defaults of the others; a missing required one is left out."""
+    values = {option.name: given.get(option.name, option.default) for option in declared}
+    return {name: value for name, value in values.items() if value is not REQUIRED}

@@ -1,0 +1,138 @@
+"""What a node may ask of the model it is bound to.
+
+A node names a role as its first parameter (``actor: Policy``) and sees only this protocol; the
+executor hands it a worker that fulfils it. Dims are those of ``dagrl/data/columns.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from jaxtyping import Bool, Float32, Int64
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dagrl.data.columns import Objects
+    from dagrl.data.metrics import Metrics
+    from dagrl.graph.losses import LossTerms
+    from dagrl.ops.aggregate import AggMode
+
+Message = Mapping[str, str]
+
+
+class LossColumns(Mapping[str, "Tensor"]):
+    """The columns that the terms of a loss read, by name: a node's parameter of this type receives them."""
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        self._columns = dict(columns)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._columns[name]
+
+    def __iter__(self):
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a rollout engine draws responses.
+
+    ``temperature`` 0 is greedy; the log-probs of a greedy response are those at temperature 1.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+
+
+class Samples(NamedTuple):
+    """Responses of a rollout engine, one row for each prompt, in the order of the prompts.
+
+    ``lengths`` counts tokens, the end-of-sequence token included; places past it hold the pad token and
+    log-prob 0. ``truncated`` marks rows that a limit cut before an end-of-sequence token.
+    """
+
+    responses: Int64[Tensor, "B T"]
+    lengths: Int64[Tensor, " B"]
+    logprobs: Float32[Tensor, "B T"]
+    truncated: Bool[Tensor, " B"]
+
+
+class TokenBatch(NamedTuple):
+    """What a forward pass over whole sequences needs; ``response_mask`` covers the last T of the S places."""
+
+    input_ids: Int64[Tensor, "B S"]
+    attention_mask: Bool[Tensor, "B S"]
+    position_ids: Int64[Tensor, "B S"]
+    response_mask: Bool[Tensor, "B T"]
+    temperatures: Float32[Tensor, " B"]
+
+
+class LogProbs(NamedTuple):
+    """Log-probs and entropy of the response tokens at the rows' temperatures; 0 where response_mask is False."""
+
+    logprobs: Float32[Tensor, "B T"]
+    entropy: Float32[Tensor, "B T"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdatePlan:
+    """How one update walks its rows.
+
+    ``aliases`` maps a column that a loss reads to the engine output whose detached value serves as it
+    (``old_logprobs`` -> ``new_logprobs``), as the compiler decided. Sizes count rows; 0 is "all at once"
+    for ``mini_batch_size`` and "by the policy's token budget" for ``micro_batch_size``.
+    """
+
+    loss: LossTerms
+    loss_agg_mode: AggMode
+    norm_length: int | None
+    mini_batch_size: int
+    micro_batch_size: int
+    epochs: int
+    aliases: Mapping[str, str]
+
+
+class Policy(Protocol):
+    """A causal language model: it generates, scores tokens and, with an optimizer, learns."""
+
+    @property
+    def pad_token_id(self) -> int:
+        """The token that fills padded places."""
+        ...
+
+    def apply_chat_template(self, messages: Objects[Sequence[Message]]) -> list[list[int]]:
+        """Token ids of each prompt, generation prompt included."""
+        ...
+
+    def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each response, special tokens left out."""
+        ...
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
+        """One response for each prompt; a row depends on its prompt and seed alone."""
+        ...
+
+    def compute_logprobs(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> LogProbs:
+        """Log-probs of the response tokens under the current weights, without gradient."""
+        ...
+
+    def update(
+        self,
+        tokens: TokenBatch,
+        columns: LossColumns,
+        seeds: Int64[Tensor, " B"],
+        plan: UpdatePlan,
+        rollout_logprobs: Float32[Tensor, "B T"] | None = None,
+    ) -> Metrics:
+        """Minimise the plan's loss on the rows; the weights change."""
+        ...
+
+
+#: The protocols a node may name as its first parameter.
+ROLES: frozenset[type] = frozenset({Policy})

@@ -1,0 +1,112 @@
+"""Specs of resources and models: frozen data that a pipeline file states and the compiler reads.
+
+Nothing here starts a process or loads a model; the runtime classes live elsewhere.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dagrl.errors import Location
+from dagrl.graph.roles import Policy
+from dagrl.graph.source import caller_location
+
+Precision = Literal["bf16", "fp32"]
+Decay = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True)
+class ResourcePool:
+    """Processes by node: ``process_on_nodes=[8, 8]`` is two nodes of eight; ``[0]`` is as many as the executor has."""
+
+    name: str
+    process_on_nodes: tuple[int, ...] | list[int] = (0,)
+    at: Location = field(default_factory=caller_location, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "process_on_nodes", tuple(self.process_on_nodes))
+
+    @property
+    def num_processes(self) -> int:
+        """All processes of the pool; 0 stands for as many as the executor has."""
+        return sum(self.process_on_nodes)
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """The AdamW optimizer and its schedule: linear warm-up, then decay to ``min_lr_ratio`` at the last step."""
+
+    lr: float
+    warmup: int = 0
+    decay: Decay = "constant"
+    min_lr_ratio: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = 1.0
+
+
+def adamw(
+    *,
+    lr: float,
+    warmup: int = 0,
+    decay: Decay = "constant",
+    min_lr_ratio: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    max_grad_norm: float | None = 1.0,
+) -> AdamW:
+    """AdamW (arXiv 1711.05101) for ``policy(..., optimizer=)``.
+
+    ``warmup`` counts steps; ``max_grad_norm=None`` turns clipping off. ``decay`` runs over the run's steps.
+    """
+    return AdamW(lr, warmup, decay, min_lr_ratio, betas, eps, weight_decay, max_grad_norm)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model and how its workers compute; without an optimizer it is frozen.
+
+    ``role`` is the protocol that its workers fulfil.
+    """
+
+    role: type
+    model: str
+    optimizer: AdamW | None = None
+    precision: Precision = "bf16"
+    micro_batch_tokens: int = 16384
+    dropout: bool = False
+    at: Location = field(default_factory=caller_location, compare=False, repr=False)
+
+
+def policy(
+    model: str,
+    *,
+    optimizer: AdamW | None = None,
+    precision: Precision = "bf16",
+    micro_batch_tokens: int = 16384,
+    dropout: bool = False,
+) -> ModelSpec:
+    """A causal language model: ``zoo:tiny``, a Hugging Face name or a local folder.
+
+    ``precision="bf16"`` computes in bf16 over fp32 master weights and generates from a bf16 copy; ``"fp32"``
+    keeps everything in fp32. A micro-batch holds at most ``micro_batch_tokens`` tokens, padding included.
+    ``dropout=True`` trains with the model's own dropout; log-probs never use it.
+    """
+    return ModelSpec(Policy, model, optimizer, precision, micro_batch_tokens, dropout)
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """Workers that hold one model on one resource pool; groups on the same pool share its processes."""
+
+    name: str
+    model: ModelSpec
+    pool: ResourcePool
+    at: Location = field(default_factory=caller_location, compare=False, repr=False)
+
+    def __init__(self, name: str, model: ModelSpec, *, pool: ResourcePool) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "pool", pool)
+        object.__setattr__(self, "at", caller_location())

@@ -1,0 +1,53 @@
+"""Log-probs of the responses: under the actor before the update, and under the frozen reference."""
+
+from jaxtyping import Bool, Float32, Int64
+from torch import Tensor
+
+from dagrl.graph import Policy, node
+from dagrl.graph.checks import CallView
+from dagrl.graph.roles import TokenBatch
+
+
+def needs_sampling(call: CallView) -> list[str]:
+    """Refuse log-probs of greedy responses: at temperature 0 there is no distribution to take a ratio in."""
+    return [
+        f"`{source}` has temperature=0: ratios and KL need sampled responses; sample at a temperature above 0"
+        for source, temperature in call.upstream_option("temperature")
+        if temperature == 0
+    ]
+
+
+@node(writes="old_logprobs", alias_of="new_logprobs", check=needs_sampling)
+def old_logprob(
+    actor: Policy,
+    input_ids: Int64[Tensor, "B S"],
+    attention_mask: Bool[Tensor, "B S"],
+    position_ids: Int64[Tensor, "B S"],
+    response_mask: Bool[Tensor, "B T"],
+    temperatures: Float32[Tensor, " B"],
+    *,
+    micro_batch_size: int = 0,
+) -> Float32[Tensor, "B T"]:
+    """Log-probs of the responses under the actor's weights as they are here, at the sampling temperature.
+
+    Above a single update these are the update's own log-probs before its step; the plan then drops the
+    extra forward pass.
+    """
+    tokens = TokenBatch(input_ids, attention_mask, position_ids, response_mask, temperatures)
+    return actor.compute_logprobs(tokens, micro_batch_size=micro_batch_size).logprobs
+
+
+@node(writes="ref_logprobs", check=needs_sampling)
+def ref_logprob(
+    ref: Policy,
+    input_ids: Int64[Tensor, "B S"],
+    attention_mask: Bool[Tensor, "B S"],
+    position_ids: Int64[Tensor, "B S"],
+    response_mask: Bool[Tensor, "B T"],
+    temperatures: Float32[Tensor, " B"],
+    *,
+    micro_batch_size: int = 0,
+) -> Float32[Tensor, "B T"]:
+    """Log-probs of the responses under the frozen reference, at the sampling temperature."""
+    tokens = TokenBatch(input_ids, attention_mask, position_ids, response_mask, temperatures)
+    return ref.compute_logprobs(tokens, micro_batch_size=micro_batch_size).logprobs

@@ -1,0 +1,65 @@
+"""``update_policy``: the optimizer steps of one RL step."""
+
+from collections.abc import Mapping
+
+from jaxtyping import Bool, Float32, Int64
+from torch import Tensor
+
+from dagrl.data.metrics import Metrics
+from dagrl.graph import LossColumns, LossTerms, Policy, node
+from dagrl.graph.checks import CallView
+from dagrl.graph.roles import TokenBatch, UpdatePlan
+from dagrl.nodes.logprob import needs_sampling
+from dagrl.ops.aggregate import AggMode
+
+
+def _trainable(call: CallView) -> list[str]:
+    refusals = needs_sampling(call)
+    group, options = call.group, call.options
+    if group is not None and group.model.optimizer is None:
+        refusals.append(f"it trains `{group.name}`, whose policy is frozen: give it `optimizer=adamw(lr=...)`")
+    for name, least in (("mini_batch_size", 0), ("micro_batch_size", 0), ("epochs", 1)):
+        if options[name] < least:
+            refusals.append(f"`{name}` is {options[name]}: it must be at least {least}")
+    if (options["loss_agg_mode"] == "seq-mean-token-sum-norm") != (options["norm_length"] is not None):
+        refusals.append("`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it")
+    return refusals
+
+
+@node(mutates=True, split="minibatch", check=_trainable)
+def update_policy(
+    actor: Policy,
+    input_ids: Int64[Tensor, "B S"],
+    attention_mask: Bool[Tensor, "B S"],
+    position_ids: Int64[Tensor, "B S"],
+    response_mask: Bool[Tensor, "B T"],
+    temperatures: Float32[Tensor, " B"],
+    seeds: Int64[Tensor, " B"],
+    columns: LossColumns,
+    rollout_logprobs: Float32[Tensor, "B T"] | None = None,
+    *,
+    loss: LossTerms,
+    loss_agg_mode: AggMode = "token-mean",
+    norm_length: int | None = None,
+    mini_batch_size: int = 0,
+    micro_batch_size: int = 0,
+    epochs: int = 1,
+    aliases: Mapping[str, str],
+) -> Metrics:
+    """Minimise ``loss`` on the rows: ``epochs`` passes of one optimizer step for each mini-batch.
+
+    ``mini_batch_size`` counts rows (0: all rows at once); ``micro_batch_size`` (0: by the policy's token budget)
+    only bounds memory and changes no number: denominators are those of the whole mini-batch.
+    ``rollout_logprobs`` are compared with the trainer's own before the first step (``rollout/logprob_gap``).
+    """
+    plan = UpdatePlan(
+        loss=loss,
+        loss_agg_mode=loss_agg_mode,
+        norm_length=norm_length,
+        mini_batch_size=mini_batch_size,
+        micro_batch_size=micro_batch_size,
+        epochs=epochs,
+        aliases=aliases,
+    )
+    tokens = TokenBatch(input_ids, attention_mask, position_ids, response_mask, temperatures)
+    return actor.update(tokens, columns, seeds, plan, rollout_logprobs)

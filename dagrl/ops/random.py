@@ -1,0 +1,35 @@
+"""Stateless randomness: numbers that depend on what they are for, not on what was drawn before."""
+
+import hashlib
+
+from jaxtyping import Int64
+from torch import Tensor
+
+
+def _wrap(value: int) -> int:
+    """``value`` modulo 2**64 as torch's int64 holds it."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+_STEP = _wrap(0x9E3779B97F4A7C15)
+_MIX_FIRST = _wrap(0xBF58476D1CE4E5B9)
+_MIX_SECOND = _wrap(0x94D049BB133111EB)
+
+
+def key_of(*parts: int | str) -> int:
+    """A 64-bit key (as a signed integer) for a tuple of numbers and names; equal on every machine."""
+    text = "\0".join(f"{type(part).__name__}:{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def hash_ids(key: int, ids: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    """A number for each id under ``key``: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), one to one in ids."""
+    mixed = ids * _STEP + _wrap(key)
+    mixed = (mixed ^ shift_right(mixed, 30)) * _MIX_FIRST
+    mixed = (mixed ^ shift_right(mixed, 27)) * _MIX_SECOND
+    return mixed ^ shift_right(mixed, 31)
+
+
+def shift_right(value: Int64[Tensor, " B"], bits: int) -> Int64[Tensor, " B"]:
+    """A logical shift: int64's own repeats the sign bit."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,0 +1,138 @@
+"""The worker of a policy: tokenizer, log-probs, training and rollout of one causal language model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor, nn
+
+from dagrl.data.columns import Objects
+from dagrl.data.metrics import Metrics
+from dagrl.engines.models import context_length, load_model, load_tokenizer, pad_token_id, save_model, stop_token_ids
+from dagrl.engines.rollout import HFRollout
+from dagrl.engines.scoring import Scorer
+from dagrl.engines.training import Trainer
+from dagrl.errors import ConfigError, DagrlError, Problem
+from dagrl.graph.models import locate_model
+from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, UpdatePlan
+from dagrl.graph.specs import WorkerGroup
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class PolicyWorker:
+    """Fulfils ``Policy`` in this process.
+
+    The weights are fp32. With ``rollout`` it generates: in bf16 from a copy that ``sync_rollout`` brings up to
+    date, in fp32 from the trained weights themselves.
+    """
+
+    def __init__(self, group: WorkerGroup, *, total_steps: int, rollout: bool) -> None:
+        spec = group.model
+        self.group = group
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        reference = locate_model(spec.model)
+        attention = "sdpa" if self.device.type == "cuda" else "eager"
+        self.model = load_model(reference, dtype=torch.float32, attn_implementation=attention)
+        _module(self.model).to(device=self.device)
+        self.tokenizer = load_tokenizer(reference)
+        self._pad = pad_token_id(self.model, self.tokenizer)
+        self._scorer = Scorer(self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens)
+        self._trainer: Trainer | None = None
+        if spec.optimizer is not None:
+            self._trainer = Trainer(self._scorer, spec.optimizer, total_steps=total_steps, dropout=spec.dropout)
+        else:
+            self.model.requires_grad_(False)
+        self._rollout_model = self._make_rollout_model() if rollout else None
+        self._rollout = self._make_rollout(self._rollout_model) if self._rollout_model is not None else None
+
+    @property
+    def pad_token_id(self) -> int:
+        """The token that fills padded places."""
+        return self._pad
+
+    def apply_chat_template(self, messages: Objects[Sequence[Message]]) -> list[list[int]]:
+        """Token ids of each prompt, generation prompt included; equal prompts are tokenised once."""
+        keys = [tuple((message["role"], message["content"]) for message in prompt) for prompt in messages]
+        distinct = dict(zip(keys, messages, strict=True))
+        if not distinct:
+            return []
+        conversations = [[dict(message) for message in prompt] for prompt in distinct.values()]
+        tokenised: Any = self.tokenizer.apply_chat_template(
+            conversations, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        ids: dict[Any, list[int]] = dict(zip(distinct, tokenised, strict=True))
+        return [ids[key] for key in keys]
+
+    def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each response, special tokens left out."""
+        keys = [tuple(response) for response in responses]
+        distinct = list(dict.fromkeys(keys))
+        texts = self.tokenizer.batch_decode([list(key) for key in distinct], skip_special_tokens=True)
+        text_of = dict(zip(distinct, texts, strict=True))
+        return [text_of[key] for key in keys]
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
+        """One response for each prompt, by the rollout weights."""
+        if self._rollout is None:
+            raise DagrlError(f"worker group `{self.group.name}` was started without a rollout engine")
+        return self._rollout.generate(prompts, seeds, sampling)
+
+    def compute_logprobs(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> LogProbs:
+        """Log-probs and entropy under the current weights, without gradient."""
+        return self._scorer.compute(tokens, micro_batch_size=micro_batch_size)
+
+    def update(
+        self,
+        tokens: TokenBatch,
+        columns: LossColumns,
+        seeds: Int64[Tensor, " B"],
+        plan: UpdatePlan,
+        rollout_logprobs: Float32[Tensor, "B T"] | None = None,
+    ) -> Metrics:
+        """Run the plan's optimizer steps."""
+        if self._trainer is None:
+            raise DagrlError(f"worker group `{self.group.name}` has no optimizer")
+        return self._trainer.update(tokens, columns, seeds, plan, rollout_logprobs)
+
+    @torch.no_grad()
+    def sync_rollout(self) -> None:
+        """Bring the rollout weights to the trained ones."""
+        if self._rollout_model is not None and self._rollout_model is not self.model:
+            for rollout, trained in zip(self._rollout_model.parameters(), self.model.parameters(), strict=True):
+                rollout.copy_(trained)
+
+    def save(self, folder: Path) -> None:
+        """Write the model in Hugging Face format, in bf16 unless the policy is fp32."""
+        dtype = torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
+        save_model(self.model, self.tokenizer, folder, dtype=dtype)
+
+    def _make_rollout_model(self) -> PreTrainedModel:
+        if self.group.model.precision == "fp32":
+            return self.model
+        twin = copy.deepcopy(self.model).requires_grad_(False).eval()
+        _module(twin).to(dtype=torch.bfloat16)
+        return twin
+
+    def _make_rollout(self, model: PreTrainedModel) -> HFRollout:
+        if self.tokenizer.chat_template is None:
+            what = f"the tokenizer of `{self.group.model.model}` has no chat template."
+            fix = "add `chat_template` to its tokenizer_config.json"
+            raise ConfigError([Problem(what, self.group.model.at, fix=fix)])
+        return HFRollout(
+            model,
+            stop_token_ids=stop_token_ids(self.model, self.tokenizer),
+            pad_token_id=self._pad,
+            context_length=context_length(self.model),
+        )
+
+
+def _module(model: PreTrainedModel) -> nn.Module:
+    """The model as torch types it: transformers' own ``to`` hides its arguments."""
+    return model

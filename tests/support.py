@@ -1,0 +1,48 @@
+"""What several tests share: small runs of the shipped pipeline, and ways to look at what they leave."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dagrl.cli.pipeline_file import LoadedPipelines, load_pipelines
+from dagrl.trainer.loop import RunResult, run
+
+ROOT = Path(__file__).resolve().parent.parent
+GRPO = ROOT / "pipelines" / "grpo.py"
+#: Small enough for a step in a fraction of a second.
+SMALL = {"batch_size": "8", "n": "4", "eval_every": "1000"}
+
+
+def load_grpo(file: Path = GRPO, **values: Any) -> LoadedPipelines:
+    """The shipped pipeline (or a changed copy) with fields set as on the command line."""
+    return load_pipelines(str(file), {**SMALL, **{key: str(value) for key, value in values.items()}})
+
+
+def run_grpo(
+    out: Path, *, steps: int = 3, seed: int = 0, file: Path = GRPO, evaluate: bool = False, **values: Any
+) -> RunResult:
+    """A short run; the evaluation only if asked for."""
+    pipelines = load_grpo(file, **values).pipelines
+    return run(pipelines if evaluate else pipelines[:1], out=str(out), seed=seed, steps=steps)
+
+
+def edited_pipeline(folder: Path, *edits: tuple[str, str], name: str = "edited.py") -> Path:
+    """A copy of pipelines/grpo.py with each first text replaced by the second."""
+    text = GRPO.read_text()
+    for old, new in edits:
+        assert text.count(old) >= 1, f"pipelines/grpo.py has no {old!r}"
+        text = text.replace(old, new)
+    copy = folder / name
+    copy.write_text(text)
+    return copy
+
+
+def untimed(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics without the times, the only keys in which equal runs differ."""
+    return {name: value for name, value in metrics.items() if not name.startswith("time/")}
+
+
+def metrics_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without times."""
+    return [untimed(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]

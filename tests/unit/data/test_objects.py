@@ -1,0 +1,84 @@
+"""Object columns keep one value for each row, whatever the values are."""
+
+import numpy as np
+import pytest
+import torch
+
+from dagrl.data.errors import DataTypeError
+from dagrl.data.objects import object_array, object_column, object_columns, own_copies
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[1, 2], [3, 4]],
+        [[1], [2, 3]],
+        [np.ones(2), np.zeros(2)],
+        [np.ones(2), np.ones(3)],
+        [{"a": 1}, None],
+        ["a", ""],
+        [(1, 2), (3, 4)],
+        [torch.ones(2), torch.ones(2)],
+        [[[1]], [[2]]],
+        [1, 2.5],
+    ],
+)
+def test_shape_is_one_value_for_each_row(values):
+    array = object_array(values)
+    assert array.shape == (2,)
+    assert array.dtype == object
+    assert all(mine is theirs for mine, theirs in zip(array, values, strict=True))
+
+
+def test_empty():
+    assert object_array([]).shape == (0,)
+    assert object_array([]).dtype == object
+    assert object_array(np.empty((0, 3))).shape == (0,)
+
+
+def test_flat_array_becomes_python_values():
+    assert [type(value) for value in object_array(np.array([1, 2], dtype=np.int32))] == [int, int]
+    assert object_array(np.array(["a", "b"])).tolist() == ["a", "b"]
+
+
+def test_rows_of_an_array_with_two_dims():
+    array = object_array(np.arange(6).reshape(3, 2))
+    assert array.shape == (3,)
+    assert array[1].tolist() == [2, 3]
+    assert object_array(np.array([[1, 2], [3, 4]], dtype=object)).shape == (2,)
+
+
+def test_an_object_array_is_not_copied():
+    array = object_array([1, None])
+    assert object_array(array) is array
+
+
+@pytest.mark.parametrize("value", ["text", b"bytes", {"a": 1}, np.array(3)])
+def test_one_value_is_refused(value):
+    with pytest.raises(DataTypeError, match="one value for each row"):
+        object_array(value)
+
+
+def test_column_errors_name_the_column():
+    with pytest.raises(TypeError, match="`scores`"):
+        object_column("scores", 3)
+    with pytest.raises(TypeError, match="`scores`"):
+        object_column("scores", np.array(3))
+
+
+def test_reward_dicts_with_different_keys_become_columns():
+    columns = object_columns([{"acc": 1, "pred": "7"}, {"acc": 0}])
+    assert {name: column.tolist() for name, column in columns.items()} == {"acc": [1, 0], "pred": ["7", None]}
+    late = object_columns([{"acc": 1}, {"why": [1, 2]}])
+    assert list(late) == ["acc", "why"]
+    assert late["why"].tolist() == [None, [1, 2]]
+    assert object_columns([]) == {}
+
+
+def test_own_copies_from_a_row_on():
+    first, second = {"a": [1]}, {"a": [2]}
+    copied = own_copies(object_array([first, second]), 1)
+    assert copied[0] is first
+    assert copied[1] == second
+    assert copied[1] is not second
+    assert copied[1]["a"] is not second["a"]

@@ -1,0 +1,352 @@
+"""The trainer against a plain reference: loss, gradient and metrics, however the rows are laid out."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from dagrl import LossColumns, adamw
+from dagrl.data.metrics import Metrics
+from dagrl.engines.scoring import Scorer
+from dagrl.engines.training import Trainer, lr_factor
+from dagrl.errors import TrainingError
+from dagrl.graph.losses import LossTerms
+from dagrl.graph.roles import TokenBatch, UpdatePlan
+from dagrl.nodes import entropy_bonus, kl_loss, ppo_clip
+from dagrl.ops.masks import position_ids
+
+VOCABULARY = 23
+LOSS = ppo_clip(eps=0.2) + 0.1 * kl_loss(kind="k3") - 0.05 * entropy_bonus()
+MODES = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def llama() -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=64, tie_word_embeddings=True,
+    )  # fmt: skip
+    config._attn_implementation = "eager"
+    return LlamaForCausalLM(config)
+
+
+def gpt2() -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=64)
+    config._attn_implementation = "eager"
+    return GPT2LMHeadModel(config)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row without padding; per-token values belong to the response."""
+
+    prompt: list[int]
+    response: list[int]
+    trained: list[bool]
+    temperature: float
+    old: list[float]
+    ref: list[float]
+    advantage: list[float]
+
+
+def make_rows(num_rows: int = 8) -> list[Row]:
+    generator = torch.Generator().manual_seed(7)
+
+    def floats(count: int, low: float, high: float) -> list[float]:
+        return (torch.rand(count, generator=generator) * (high - low) + low).tolist()
+
+    rows = []
+    for number in range(num_rows):
+        size = int(torch.randint(1, 6, (1,), generator=generator))
+        tokens = torch.randint(0, VOCABULARY, (size + 3 + number % 3,), generator=generator).tolist()
+        trained = [(place + number) % 4 != 1 for place in range(size)] if number != 5 else [False] * size
+        rows.append(
+            Row(tokens[size:], tokens[:size], trained, 1.0 if number % 2 else 0.7,
+                floats(size, -4, -2), floats(size, -4, -2), floats(size, -2, 2))
+        )  # fmt: skip
+    return rows
+
+
+def lay_out(rows: list[Row], extra_p: int = 0, extra_t: int = 0, poison: float = 0.0) -> tuple[TokenBatch, LossColumns]:
+    """Left-padded prompts, right-padded responses; ``poison`` stands at masked places of the columns."""
+    width_p = max(len(row.prompt) for row in rows) + extra_p
+    width_t = max(len(row.response) for row in rows) + extra_t
+
+    def right(values: list[list[float]], fill: float) -> Tensor:
+        return torch.tensor([value + [fill] * (width_t - len(value)) for value in values])
+
+    ids = [[0] * (width_p - len(r.prompt)) + r.prompt + r.response + [0] * (width_t - len(r.response)) for r in rows]
+    attention = [
+        [False] * (width_p - len(r.prompt)) + [True] * (len(r.prompt) + len(r.response))
+        + [False] * (width_t - len(r.response)) for r in rows
+    ]  # fmt: skip
+    mask = torch.tensor([r.trained + [False] * (width_t - len(r.response)) for r in rows])
+    attention_mask = torch.tensor(attention)
+    tokens = TokenBatch(
+        torch.tensor(ids), attention_mask, position_ids(attention_mask), mask,
+        torch.tensor([row.temperature for row in rows]),
+    )  # fmt: skip
+    columns = {
+        "old_logprobs": right([row.old for row in rows], poison).masked_fill(~mask, poison),
+        "ref_logprobs": right([row.ref for row in rows], poison).masked_fill(~mask, poison),
+        "advantages": right([row.advantage for row in rows], poison).masked_fill(~mask, poison),
+        "response_mask": mask,
+    }
+    return tokens, LossColumns(columns)
+
+
+def update_plan(loss: LossTerms = LOSS, **changes: object) -> UpdatePlan:
+    plan = UpdatePlan(
+        loss=loss,
+        loss_agg_mode="token-mean",
+        norm_length=None,
+        mini_batch_size=0,
+        micro_batch_size=0,
+        epochs=1,
+        aliases={},
+    )
+    return replace(plan, **changes)
+
+
+def run_update(
+    model: PreTrainedModel, tokens: TokenBatch, columns: LossColumns, plan: UpdatePlan, **trainer: object
+) -> tuple[dict[str, float], dict[str, Tensor], Trainer]:
+    """Metrics and the gradient of the last optimizer step."""
+    scorer = Scorer(model, precision="fp32", micro_batch_tokens=10**6)
+    spec = trainer.pop("optimizer", adamw(lr=1e-4, max_grad_norm=None))
+    made = Trainer(scorer, spec, total_steps=10, dropout=False, **trainer)
+    metrics: Metrics = made.update(tokens, columns, torch.arange(len(tokens.input_ids)), plan, None)
+    return metrics.numbers(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}, made
+
+
+def reference_loss(model: PreTrainedModel, rows: list[Row], mode: str, norm_length: int) -> Tensor:
+    """The loss row by row and token by token, each row alone and unpadded."""
+    per_row: list[list[Tensor]] = []
+    for row in rows:
+        logits = model(input_ids=torch.tensor([row.prompt + row.response])).logits[0]
+        losses = []
+        for place, token in enumerate(row.response):
+            if not row.trained[place]:
+                continue
+            log_p = (logits[len(row.prompt) + place - 1].float() / row.temperature).log_softmax(-1)
+            ratio = (log_p[token] - row.old[place]).exp()
+            advantage = row.advantage[place]
+            surrogate = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+            delta = row.ref[place] - log_p[token]
+            entropy = -(log_p.exp() * log_p).sum()
+            losses.append(surrogate + 0.1 * (delta.exp() - delta - 1) - 0.05 * entropy)
+        if losses:
+            per_row.append(losses)
+    sums = [torch.stack(losses).sum() for losses in per_row]
+    num_tokens, num_rows = sum(len(losses) for losses in per_row), len(per_row)
+    match mode:
+        case "token-mean":
+            return torch.stack(sums).sum() / num_tokens
+        case "token-sum":
+            return torch.stack(sums).sum()
+        case "seq-mean-token-sum":
+            return torch.stack(sums).sum() / num_rows
+        case "seq-mean-token-mean":
+            return torch.stack([total / len(row) for total, row in zip(sums, per_row, strict=True)]).sum() / num_rows
+        case _:
+            return torch.stack(sums).sum() / num_rows / norm_length
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", [llama, gpt2])
+def test_loss_and_gradient_equal_a_plain_reference(family, mode: str) -> None:
+    rows = make_rows()
+    model = family().eval()
+    expected = reference_loss(model, rows, mode, norm_length=7)
+    expected.backward()
+    gradient = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    plan = update_plan(loss_agg_mode=mode, norm_length=7 if mode.endswith("norm") else None)
+    metrics, found, _ = run_update(model, *lay_out(rows), plan)
+    assert metrics["actor/loss"] == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
+    for name, grad in gradient.items():
+        assert torch.allclose(found[name], grad, rtol=1e-4, atol=2e-6), name
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", [llama, gpt2])
+@pytest.mark.parametrize(
+    ("micro_batch_size", "extra_p", "extra_t", "shuffle", "poison"),
+    [
+        (4, 0, 0, False, 0.0),
+        (2, 0, 0, False, 0.0),
+        (3, 0, 0, True, 0.0),
+        (0, 3, 4, False, 0.0),
+        (2, 2, 1, True, float("nan")),
+        (0, 0, 2, True, float("inf")),
+    ],
+)
+def test_layout_changes_no_number(
+    family, mode: str, micro_batch_size: int, extra_p: int, extra_t: int, shuffle: bool, poison: float
+) -> None:
+    """Micro-batches, wider padding, another row order, NaN and inf at masked places: same loss, gradient, metrics."""
+    rows = make_rows()
+    plan = update_plan(loss_agg_mode=mode, norm_length=7 if mode.endswith("norm") else None)
+    metrics, gradient, _ = run_update(family(), *lay_out(rows), plan)
+    if shuffle:
+        rows = [rows[place] for place in (5, 2, 7, 0, 1, 6, 3, 4)]
+    changed = replace(plan, micro_batch_size=micro_batch_size)
+    others, other_gradient, _ = run_update(family(), *lay_out(rows, extra_p, extra_t, poison), changed)
+    assert metrics.keys() == others.keys()
+    # A sum of tokens has the rounding of each; every other number is a mean.
+    scale = sum(sum(row.trained) for row in rows) if mode == "token-sum" else 1
+    for name, value in metrics.items():
+        assert others[name] == pytest.approx(value, rel=1e-6, abs=1e-6 * scale), name
+    for name, grad in gradient.items():
+        assert (grad - other_gradient[name]).abs().max() <= 1e-6 * max(1.0, float(grad.abs().max())), name
+
+
+def test_a_row_does_not_depend_on_its_mates() -> None:
+    rows = make_rows()
+    scorer = Scorer(gpt2(), precision="fp32", micro_batch_tokens=10**6)
+    together = scorer.compute(lay_out(rows)[0])
+    for number, row in enumerate(rows):
+        alone = scorer.compute(lay_out([row], extra_p=2)[0])
+        assert torch.allclose(together.logprobs[number, : len(row.response)], alone.logprobs[0], atol=1e-5)
+        assert torch.allclose(together.entropy[number, : len(row.response)], alone.entropy[0], atol=1e-5)
+
+
+def test_chunked_head_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_rows()
+    metrics, gradient, _ = run_update(llama(), *lay_out(rows), update_plan())
+    monkeypatch.setattr("dagrl.engines.scoring.MAX_LOGITS", 3 * VOCABULARY)
+    others, other_gradient, _ = run_update(llama(), *lay_out(rows), update_plan())
+    assert others == pytest.approx(metrics, rel=1e-6, abs=1e-6)
+    for name, grad in gradient.items():
+        assert torch.allclose(grad, other_gradient[name], atol=1e-6), name
+
+
+def test_a_model_that_caps_its_logits_is_scored_with_the_cap() -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=8, final_logit_softcapping=0.05, max_position_embeddings=64,
+    )  # fmt: skip
+    config._attn_implementation = "eager"
+    model = Gemma2ForCausalLM(config)
+    row = make_rows()[0]
+    scored = Scorer(model, precision="fp32", micro_batch_tokens=10**6).compute(lay_out([row])[0])
+    logits = model(input_ids=torch.tensor([row.prompt + row.response])).logits[0]
+    for place, token in enumerate(row.response):
+        if row.trained[place]:
+            expected = (logits[len(row.prompt) + place - 1] / row.temperature).log_softmax(-1)[token]
+            assert float(scored.logprobs[0, place]) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_mini_batches_cover_all_rows_once_an_epoch_and_do_not_depend_on_row_order() -> None:
+    rows = make_rows()
+    tokens, columns = lay_out(rows)
+    plan = update_plan(mini_batch_size=3, epochs=2)
+    metrics, _, trainer = run_update(llama(), tokens, columns, plan)
+    assert metrics["actor/optimizer_steps"] == 6
+    order = torch.tensor([5, 2, 7, 0, 1, 6, 3, 4])
+    shuffled = TokenBatch(*(column[order] for column in tokens))
+    scorer = Scorer(llama(), precision="fp32", micro_batch_tokens=10**6)
+    other = Trainer(scorer, adamw(lr=1e-4, max_grad_norm=None), total_steps=10, dropout=False)
+    mixed = LossColumns({name: column[order] for name, column in columns.items()})
+    others = other.update(shuffled, mixed, torch.arange(8)[order], plan, None).numbers()
+    assert others == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+    pairs = zip(trainer.scorer.model.parameters(), other.scorer.model.parameters(), strict=True)
+    assert all(torch.allclose(mine, theirs, atol=1e-5) for mine, theirs in pairs)
+
+
+def test_alias_uses_the_updates_own_logprobs() -> None:
+    tokens, columns = lay_out(make_rows())
+    old = Scorer(llama(), precision="fp32", micro_batch_tokens=10**6).compute(tokens).logprobs
+    given = LossColumns({**columns, "old_logprobs": old})
+    without = LossColumns({name: column for name, column in columns.items() if name != "old_logprobs"})
+    metrics, gradient, _ = run_update(llama(), tokens, given, update_plan())
+    aliased = update_plan(aliases={"old_logprobs": "new_logprobs"})
+    others, other_gradient, _ = run_update(llama(), tokens, without, aliased)
+    assert others == pytest.approx(metrics, rel=1e-6, abs=1e-6)
+    assert others["actor/clip_fraction"] == 0
+    for name, grad in gradient.items():
+        assert torch.allclose(grad, other_gradient[name], atol=1e-6), name
+
+
+def test_gap_to_the_rollout_is_that_before_the_first_step() -> None:
+    tokens, columns = lay_out(make_rows())
+    scorer = Scorer(llama(), precision="fp32", micro_batch_tokens=10**6)
+    rollout = scorer.compute(tokens).logprobs + 0.25
+    trainer = Trainer(scorer, adamw(lr=0.1), total_steps=10, dropout=False)
+    metrics = trainer.update(tokens, columns, torch.arange(8), update_plan(epochs=3), rollout).numbers()
+    assert metrics["rollout/logprob_gap"] == pytest.approx(0.25, abs=1e-5)
+    assert metrics["rollout/logprob_gap_max"] == pytest.approx(0.25, abs=1e-5)
+
+
+def test_gradient_clipping_scales_to_the_norm() -> None:
+    tokens, columns = lay_out(make_rows())
+    metrics, gradient, _ = run_update(
+        llama(), tokens, columns, update_plan(), optimizer=adamw(lr=1e-4, max_grad_norm=0.01)
+    )
+    norm = sum(float(grad.double().square().sum()) for grad in gradient.values()) ** 0.5
+    assert metrics["actor/grad_norm"] > 0.01
+    assert norm == pytest.approx(0.01, rel=1e-3)
+
+
+def test_nothing_to_train_changes_no_weight() -> None:
+    row = replace(make_rows()[0], trained=[False] * len(make_rows()[0].response))
+    model = llama()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    metrics, _, _ = run_update(model, *lay_out([row]), update_plan())
+    assert metrics["actor/empty_mini_batches"] == 1
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_nan_at_a_trained_place_stops_the_run_and_keeps_the_weights() -> None:
+    rows = make_rows()
+    rows[0] = replace(rows[0], advantage=[float("nan")] * len(rows[0].response))
+    model = llama()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    with pytest.raises(TrainingError, match="gradient norm is nan"):
+        run_update(model, *lay_out(rows), update_plan())
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_bf16_computes_close_to_fp32_over_fp32_weights() -> None:
+    tokens, _ = lay_out(make_rows())
+    exact = Scorer(llama(), precision="fp32", micro_batch_tokens=10**6).compute(tokens).logprobs
+    scorer = Scorer(llama(), precision="bf16", micro_batch_tokens=10**6)
+    assert (scorer.compute(tokens).logprobs - exact).abs().max() < 0.05
+    assert all(p.dtype == torch.float32 for p in scorer.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("decay", "update", "expected"),
+    [
+        ("constant", 0, 0.1),
+        ("constant", 9, 1.0),
+        ("constant", 99, 1.0),
+        ("linear", 0, 0.1),
+        ("linear", 50, 0.1 + 0.9 * 0.5),
+        ("linear", 100, 0.1),
+        ("cosine", 50, 0.1 + 0.9 * 0.5),
+        ("cosine", 100, 0.1),
+    ],
+)
+def test_learning_rate_schedule(decay: str, update: int, expected: float) -> None:
+    spec = adamw(lr=1.0, warmup=10, decay=decay, min_lr_ratio=0.1)
+    assert lr_factor(spec, update, 100) == pytest.approx(expected)
+
+
+def test_the_optimizer_step_is_adamw() -> None:
+    """One step from zero moments moves every weight by lr x sign(gradient), decayed weights aside."""
+    tokens, columns = lay_out(make_rows())
+    model = llama()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    spec = adamw(lr=1e-3, max_grad_norm=None, eps=1e-12)
+    _, gradient, _ = run_update(model, tokens, columns, update_plan(), optimizer=spec)
+    for name, parameter in model.named_parameters():
+        moved = before[name] - 1e-3 * gradient[name].sign()
+        large = gradient[name].abs() > 1e-6
+        assert torch.allclose(parameter[large], moved[large], atol=1e-6), name
