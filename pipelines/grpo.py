@@ -24,25 +24,25 @@ class Config:
 
     model: str = "zoo:tiny"  # or a Hugging Face name, or a local folder
     data: str = "zoo:larger"
-    steps: int = 320
+    steps: int = 240
     batch_size: int = 128  # prompts per step
     n: int = 4  # answers per prompt: one group
     max_new_tokens: int = 8
     temperature: float = 1.0
     lr: float = 2.5e-4
     clip: float = 0.2
-    kl: float = 0.001  # 0 drops the reference model
+    kl: float = 0.02  # 0 drops the reference model
     mini_batch_size: int = 0  # rows per optimizer step; 0: all
     micro_batch_size: int = 0  # rows per forward pass; 0: by the policy's token budget
     precision: Literal["bf16", "fp32"] = "bf16"
-    eval_every: int = 80
+    eval_every: int = 60
     workers: int = 0  # processes; 0: one
 
 
 def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
     """One GRPO step, and the evaluation on held-out prompts."""
     pool = ResourcePool("main", process_on_nodes=[cfg.workers])
-    optimizer = adamw(lr=cfg.lr, warmup=10, decay="linear", min_lr_ratio=0.1, betas=(0.9, 0.99))
+    optimizer = adamw(lr=cfg.lr, warmup=20, decay="linear", min_lr_ratio=0.1, betas=(0.9, 0.99))
     actor = WorkerGroup("actor", policy(cfg.model, optimizer=optimizer, precision=cfg.precision), pool=pool)
     ref = WorkerGroup("ref", policy(cfg.model, precision=cfg.precision), pool=pool)
 

@@ -44,14 +44,18 @@ def run(file: str, assignments: tuple[str, ...], executor: str, steps: int | Non
     folder = out or f"runs/{training.name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     progress = ProgressLines(training.name, steps or training.steps or 0)
     config = {"file": str(loaded.file), "executor": executor, "config": asdict(loaded.config)}
-    result = run_pipelines(
-        loaded.pipelines,
-        out=folder,
-        seed=seed,
-        steps=steps,
-        config=config,
-        on_record=lambda record: print(progress.line(record), flush=True),
-    )
+    try:
+        result = run_pipelines(
+            loaded.pipelines,
+            out=folder,
+            seed=seed,
+            steps=steps,
+            config=config,
+            on_record=lambda record: print(progress.line(record), flush=True),
+        )
+    except KeyboardInterrupt:
+        print(f"stopped by Ctrl-C; {folder} holds the steps that were done", file=sys.stderr)
+        raise
     print(f"done: {result.folder} (metrics.jsonl, events.jsonl, plan.json, model/)")
 
 
@@ -88,7 +92,6 @@ def _exit_code() -> int:
         error.show()
         return 2
     except (KeyboardInterrupt, click.Abort):
-        print("stopped by Ctrl-C; what was written so far is in the run folder", file=sys.stderr)
         return 130
     except Exception:  # noqa: BLE001 - the last line of defence: every failure is shown and sets the exit code
         traceback.print_exc()

@@ -10,21 +10,16 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from dagrl.ops.random import mix, shift_right, wrap
+
 UNIFORM_BITS = 23
 _HALF_STEP = 2.0 ** -(UNIFORM_BITS + 1)
 
 
-def _wrap(value: int) -> int:
-    """``value`` modulo 2**64 as torch's int64 holds it."""
-    return (value + 2**63) % 2**64 - 2**63
-
-
 # A two-dimensional Weyl sequence (steps of the R2 sequence, both odd) through the finaliser of
-# SplitMix64 (Steele, Lea, Flood 2014): along either axis it is a SplitMix64 stream.
-_SEED_STEP = _wrap(0xC13FA9A902A6328F)
+# SplitMix64: along either axis it is a SplitMix64 stream.
+_SEED_STEP = wrap(0xC13FA9A902A6328F)
 _POSITION_STEP = 0x91E10DA5C79E7B1D
-_MIX_FIRST = _wrap(0xBF58476D1CE4E5B9)
-_MIX_SECOND = _wrap(0x94D049BB133111EB)
 
 
 def token_uniforms(seeds: Int64[Tensor, " B"], position: int) -> Float32[Tensor, " B"]:
@@ -32,16 +27,8 @@ def token_uniforms(seeds: Int64[Tensor, " B"], position: int) -> Float32[Tensor,
 
     Equal (seed, position) give equal numbers on every device; they are multiples of 2**-23.
     """
-    mixed = seeds * _SEED_STEP + _wrap(position * _POSITION_STEP)
-    mixed = (mixed ^ _shift_right(mixed, 30)) * _MIX_FIRST
-    mixed = (mixed ^ _shift_right(mixed, 27)) * _MIX_SECOND
-    # The last xor of the finaliser only changes the low 33 bits; the top 23 are taken here.
-    return _shift_right(mixed, 64 - UNIFORM_BITS).float() * 2.0**-UNIFORM_BITS
-
-
-def _shift_right(value: Int64[Tensor, " B"], bits: int) -> Int64[Tensor, " B"]:
-    """A logical shift: int64's own repeats the sign bit."""
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
+    mixed = mix(seeds * _SEED_STEP + wrap(position * _POSITION_STEP))
+    return shift_right(mixed, 64 - UNIFORM_BITS).float() * 2.0**-UNIFORM_BITS
 
 
 def sample_tokens(

@@ -6,14 +6,14 @@ from jaxtyping import Int64
 from torch import Tensor
 
 
-def _wrap(value: int) -> int:
+def wrap(value: int) -> int:
     """``value`` modulo 2**64 as torch's int64 holds it."""
     return (value + 2**63) % 2**64 - 2**63
 
 
-_STEP = _wrap(0x9E3779B97F4A7C15)
-_MIX_FIRST = _wrap(0xBF58476D1CE4E5B9)
-_MIX_SECOND = _wrap(0x94D049BB133111EB)
+_STEP = wrap(0x9E3779B97F4A7C15)
+_MIX_FIRST = wrap(0xBF58476D1CE4E5B9)
+_MIX_SECOND = wrap(0x94D049BB133111EB)
 
 
 def key_of(*parts: int | str) -> int:
@@ -23,11 +23,15 @@ def key_of(*parts: int | str) -> int:
 
 
 def hash_ids(key: int, ids: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
-    """A number for each id under ``key``: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), one to one in ids."""
-    mixed = ids * _STEP + _wrap(key)
-    mixed = (mixed ^ shift_right(mixed, 30)) * _MIX_FIRST
-    mixed = (mixed ^ shift_right(mixed, 27)) * _MIX_SECOND
-    return mixed ^ shift_right(mixed, 31)
+    """A number for each id under ``key``, one to one in the ids."""
+    return mix(ids * _STEP + wrap(key))
+
+
+def mix(value: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014): one to one, every input bit moves every output bit."""
+    value = (value ^ shift_right(value, 30)) * _MIX_FIRST
+    value = (value ^ shift_right(value, 27)) * _MIX_SECOND
+    return value ^ shift_right(value, 31)
 
 
 def shift_right(value: Int64[Tensor, " B"], bits: int) -> Int64[Tensor, " B"]:

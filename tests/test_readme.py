@@ -1,0 +1,107 @@
+"""The README says what the code does: its commands run, its code runs, its excerpts are real, its paths exist."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+TEXT = [text for language, text in BLOCKS if language == "text"]
+COMMANDS = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
+DAGRL = [command for command in COMMANDS if command.startswith("dagrl ")]
+
+
+def block(blocks: list[str], start: str) -> str:
+    (found,) = [text for text in blocks if text.lstrip().startswith(start)]
+    return found
+
+
+def dagrl(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(shlex.split(command), cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A place like the repository's root, to run commands in."""
+    shutil.copytree(ROOT / "pipelines", tmp_path / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def test_every_link_points_at_a_file() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert len(targets) > 10
+    assert [target for target in targets if "://" not in target and not (ROOT / target).exists()] == []
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"`?make ([\w-]+)`?", README))
+    assert {"demo", "test", "check"} <= named
+    assert named <= targets
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("command", DAGRL)
+def test_commands_run(command: str, folder: Path) -> None:
+    done = dagrl(command, folder)
+    assert done.returncode == 0, done.stderr
+    if " run " in command:
+        (run,) = (folder / "runs").iterdir()
+        table = README.split("## What a run leaves")[1].split("##")[0]
+        listed = set(re.findall(r"`([\w.]+/?)`", table.replace("time/...", "")))
+        assert {f"{path.name}/" if path.is_dir() else path.name for path in run.iterdir()} == listed
+
+
+def test_the_shown_pipeline_is_the_shipped_one() -> None:
+    assert block(PYTHON, "def build") in (ROOT / "pipelines" / "grpo.py").read_text()
+
+
+def test_the_shown_plan_is_the_real_one(folder: Path) -> None:
+    excerpt = block(TEXT, "6  update_policy")
+    assert excerpt in dagrl("dagrl plan pipelines/grpo.py", folder).stdout
+    kept = dagrl("dagrl plan pipelines/grpo.py --set mini_batch_size=128", folder).stdout
+    assert "kept old_logprob: `update_policy` takes 512 rows in mini-batches of 128" in kept
+
+
+def test_the_shown_error_is_the_real_one(folder: Path) -> None:
+    pipeline = folder / "pipelines" / "grpo.py"
+    pipeline.write_text(pipeline.read_text().replace("old, reference, advantage", "old, advantage"))
+    done = dagrl("dagrl plan pipelines/grpo.py", folder)
+    assert done.returncode == 2
+    assert block(TEXT, "CompileError") in done.stderr
+
+
+def test_the_shown_node_runs(folder: Path) -> None:
+    code = block(PYTHON, "# my_nodes.py")
+    use = block(PYTHON, "reward =").strip()
+    check = block(PYTHON, "assert short_reward")
+    (folder / "my_nodes.py").write_text(code)
+    pipeline = (folder / "pipelines" / "grpo.py").read_text()
+    assert pipeline.count("reward = verify(batch, rollout)") == 1
+    changed = pipeline.replace("reward = verify(batch, rollout)", use)
+    (folder / "mine.py").write_text(
+        changed.replace("import dataclass\n", "import dataclass\nfrom my_nodes import short_reward\n")
+    )
+    done = dagrl("dagrl run mine.py --steps 1 --set batch_size=4 --out runs/mine", folder)
+    assert done.returncode == 0, done.stderr
+    test = subprocess.run([sys.executable, "-c", code + check], cwd=folder, capture_output=True, text=True)
+    assert test.returncode == 0, test.stderr
+
+
+def test_shown_progress_has_the_real_shape(folder: Path) -> None:
+    shown = block(TEXT, "eval after").splitlines()[:2]
+    real = dagrl("dagrl run pipelines/grpo.py --steps 1 --set batch_size=4", folder).stdout.splitlines()
+
+    def shape(line: str) -> str:
+        return re.sub(r"\(.*?\)", "(...)", re.sub(r"[\d.]+", "0", line))
+
+    assert [shape(line) for line in shown] == [shape(line) for line in real[:2]]
