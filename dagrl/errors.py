@@ -82,11 +82,16 @@ class UserError(DagrlError):
 
 
 class CompileError(UserError):
-    """A pipeline that cannot be planned; ``subject`` names the pipeline."""
+    """Pipelines that cannot be planned; ``subject`` names them, separated by commas."""
 
     def headline(self) -> str:
-        """The pipeline and that it does not compile."""
-        return f"pipeline `{self.subject}` does not compile"
+        """The pipeline, or the pipelines separated by commas, and that they do not compile."""
+        names = [f"`{name}`" for name in self.subject.split(",")]
+        return (
+            f"pipeline {names[0]} does not compile"
+            if len(names) == 1
+            else f"pipelines {', '.join(names)} do not compile"
+        )
 
 
 class ConfigError(UserError):

@@ -81,15 +81,16 @@ def test_the_shown_error_is_the_real_one(folder: Path) -> None:
 
 
 def test_the_shown_node_runs(folder: Path) -> None:
-    code = block(PYTHON, "# my_nodes.py")
+    code = block(PYTHON, '"""A reward of one')
+    assert code == (ROOT / "plugins" / "short_reward.py").read_text()
     use = block(PYTHON, "reward =").strip()
-    check = block(PYTHON, "assert short_reward")
-    (folder / "my_nodes.py").write_text(code)
+    check = block(PYTHON, "import torch\n\nassert short_reward")
+    (folder / "short_reward.py").write_text(code)
     pipeline = (folder / "pipelines" / "grpo.py").read_text()
     assert pipeline.count("reward = verify(batch, rollout)") == 1
     changed = pipeline.replace("reward = verify(batch, rollout)", use)
     (folder / "mine.py").write_text(
-        changed.replace("import dataclass\n", "import dataclass\nfrom my_nodes import short_reward\n")
+        changed.replace("import dataclass\n", "import dataclass\nfrom short_reward import short_reward\n")
     )
     done = dagrl("dagrl run mine.py --steps 1 --set batch_size=4 --out runs/mine", folder)
     assert done.returncode == 0, done.stderr

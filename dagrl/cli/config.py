@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from dagrl.errors import ConfigError, Location, Problem
 from dagrl.graph.annotations import split_optional
@@ -38,7 +38,7 @@ def make_config(config_class: type, values: Mapping[str, str], file: str, source
     """
     lines = _field_lines(config_class.__name__, source)
     fields = {field.name: field for field in dataclasses.fields(config_class) if field.init}
-    hints = get_type_hints(config_class)
+    hints = _hints(config_class, Location(file, lines[""]))
     problems = [
         Problem(
             f"`{config_class.__name__}` has no field `{key}`.", Location(file, lines[""]), fix=did_you_mean(key, fields)
@@ -56,6 +56,14 @@ def make_config(config_class: type, values: Mapping[str, str], file: str, source
     if problems:
         raise ConfigError(problems)
     return config_class(**parsed)
+
+
+def _hints(config_class: type, at: Location) -> dict[str, Any]:
+    try:
+        return get_type_hints(config_class)
+    except NameError as error:
+        what = f"an annotation in `{config_class.__name__}` uses `{error.name}`, which does not resolve."
+        raise ConfigError([Problem(what, at, fix="import it at module level, outside TYPE_CHECKING")]) from error
 
 
 def _field_value(field: dataclasses.Field[Any], hint: Any, values: Mapping[str, str]) -> dict[str, Any]:
@@ -90,6 +98,10 @@ def parse_text(text: str, hint: Any) -> Any:
 def _validated(value: Any, hint: Any, *, strict: bool) -> Any:
     try:
         return TypeAdapter(hint).validate_python(value, strict=strict)
+    except PydanticUserError as error:
+        if strict:
+            return value
+        raise ValueError("its type cannot be given on the command line") from error
     except ValidationError as error:
         reason = error.errors()[0]["msg"].replace("Input should be", "it should be")
         raise ValueError(f"got {value!r}; {reason[0].lower()}{reason[1:]}") from error

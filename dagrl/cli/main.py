@@ -3,6 +3,7 @@
 Exit codes: 0 done, 2 the user's mistake, 1 a failure, 130 stopped by Ctrl-C.
 """
 
+import os
 import sys
 import traceback
 from dataclasses import asdict
@@ -12,6 +13,11 @@ import click
 
 from dagrl import __version__
 from dagrl.errors import UserError
+
+# OpenMP threads that spin for each other stall when another process takes a core. A short spin costs nothing on a
+# quiet machine and saves a third of the step on a busy one; libgomp reads this once, when torch is loaded.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 FILE = click.argument("file", type=click.Path(dir_okay=False))
 SET = click.option(
@@ -36,10 +42,14 @@ def run(file: str, assignments: tuple[str, ...], executor: str, steps: int | Non
     """Train with the pipeline in FILE."""
     from dagrl.cli.config import split_assignments
     from dagrl.cli.pipeline_file import load_pipelines
+    from dagrl.compiler import compile_pipelines
+
+    loaded = load_pipelines(file, split_assignments(assignments))
+    compile_pipelines(loaded.pipelines)  # a mistake is told before the engines, which take seconds, are imported
+
     from dagrl.cli.progress import ProgressLines
     from dagrl.trainer.loop import run as run_pipelines
 
-    loaded = load_pipelines(file, split_assignments(assignments))
     training = loaded.pipelines[0]
     folder = out or f"runs/{training.name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     progress = ProgressLines(training.name, steps or training.steps or 0)

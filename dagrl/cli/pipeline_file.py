@@ -9,13 +9,13 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from dagrl.cli.config import make_config
-from dagrl.errors import Location, PipelineFileError, Problem, UserError
+from dagrl.errors import ContractError, Location, PipelineFileError, Problem, UserError
 from dagrl.graph.options import nearest
 from dagrl.graph.pipeline import Pipeline, recorded_pipelines
 from dagrl.graph.source import is_inside_package
@@ -45,7 +45,7 @@ def load_pipelines(path: str, values: Mapping[str, str] | None = None) -> Loaded
     source = _read(file)
     module = _execute(file)
     config_class, build = _parts(module, file)
-    config = make_config(config_class, values or {}, str(file), source)
+    config = _config(config_class, values or {}, file, source)
     with recorded_pipelines() as opened:
         try:
             built = build(config)
@@ -53,6 +53,15 @@ def load_pipelines(path: str, values: Mapping[str, str] | None = None) -> Loaded
             problems = [problem for pipeline in opened for problem in pipeline.problems]
             raise PipelineFileError([*problems, *_problems_of(error, file)], _subject(file)) from error
     return LoadedPipelines(file, config, _checked(built, file, build))
+
+
+def _config(config_class: type, values: Mapping[str, str], file: Path, source: str) -> Any:
+    try:
+        return make_config(config_class, values, str(file), source)
+    except UserError:
+        raise
+    except Exception as error:
+        raise PipelineFileError(_problems_of(error, file), _subject(file)) from error
 
 
 def _read(file: Path) -> str:
@@ -86,6 +95,8 @@ def _execute(file: Path) -> ModuleType:
 
 def _problems_of(error: Exception, file: Path) -> list[Problem]:
     """The problems that an exception from the user's code stands for."""
+    if isinstance(error, ContractError):
+        return [replace(problem, facts=(("in", error.subject), *problem.facts)) for problem in error.problems]
     if isinstance(error, UserError):
         return list(error.problems)
     if isinstance(error, SyntaxError):
@@ -94,8 +105,13 @@ def _problems_of(error: Exception, file: Path) -> list[Problem]:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename, file)]
     at = Location(frames[-1].filename, frames[-1].lineno or 1) if frames else Location(str(file), 1)
     called = tuple(("from", f"{Location(frame.filename, frame.lineno or 1)}") for frame in reversed(frames[:-1]))
-    message = str(error).rstrip(".") or "no message"
+    message = _message(error).rstrip(".") or "no message"
     return [Problem(f"{type(error).__name__}: {message}.", at, called, _fix_of(error))]
+
+
+def _message(error: Exception) -> str:
+    missing = _MISSING_NAME.match(str(error)) if isinstance(error, ImportError) else None
+    return f"cannot import `{missing['name']}` from `{missing['module']}`" if missing else str(error)
 
 
 def _is_users(filename: str, file: Path) -> bool:

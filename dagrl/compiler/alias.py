@@ -30,10 +30,14 @@ def alias(pipeline: Pipeline, live: Liveness) -> tuple[Liveness, Aliases]:
             found.kept[call.name] = reason
             continue
         (update,) = readers
-        column = next(name for name, origin in live.reads[update].items() if origin.call == call.name)
-        found.by_update.setdefault(update, {})[column] = output
+        found.by_update.setdefault(update, {}).update(dict.fromkeys(_provided(live, call, update), output))
         found.aliased[call.name] = f"`{write.name}` is the detached `{output}` of `{update}`'s own forward pass"
     return _without(live, found), found
+
+
+def _provided(live: Liveness, call: Call, reader: str) -> list[str]:
+    """The names under which ``reader`` reads what ``call`` writes."""
+    return [name for name, origin in live.reads[reader].items() if origin.call == call.name]
 
 
 def _without(live: Liveness, found: Aliases) -> Liveness:
@@ -57,6 +61,9 @@ def _obstacle(pipeline: Pipeline, live: Liveness, call: Call, readers: list[str]
     contract = update.contract
     if contract.split != "minibatch" or contract.loss_columns is None or "aliases" not in contract.executor_keywords:
         return f"its reader `{update.name}` is no update"
+    own = [read.name for read in contract.reads if read.name in _provided(live, call, update.name)]
+    if own:
+        return f"`{update.name}` reads `{own[0]}` itself, not only in its loss"
     if update.group != call.group:
         return f"`{update.name}` runs on another worker group"
     if _mutations_before(live, call) != _mutations_before(live, update):

@@ -1,24 +1,32 @@
 """Check pass: every fault of a pipeline that can be known before it runs, in file order."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from math import inf
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from dagrl.compiler.machine import Machine
 from dagrl.compiler.rows import symbolic_rows
 from dagrl.errors import Location, Problem
 from dagrl.graph.checks import view
-from dagrl.graph.contract import NodeContract, Read
+from dagrl.graph.contract import NodeContract, Option, Read
 from dagrl.graph.losses import LossTerms
 from dagrl.graph.models import model_fault
 from dagrl.graph.node import DECLARED
-from dagrl.graph.options import type_fault
+from dagrl.graph.options import option_problems, type_fault
 from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.specs import AdamW, ModelSpec, ResourcePool, WorkerGroup
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+#: Columns of an edge that a message lists.
+_SHOWN_COLUMNS = 3
 
 
 def pipeline_problems(pipeline: Pipeline) -> list[Problem]:
     """What is wrong with one pipeline: what recording collected, then what the whole graph shows."""
-    problems = list(pipeline.problems)
+    problems = [*pipeline.problems, *_knob_problems(pipeline)]
     if not pipeline.calls:
         what = f"pipeline `{pipeline.name}` has no calls."
         return [*problems, Problem(what, pipeline.at, fix="call nodes inside its `with` block")]
@@ -28,7 +36,12 @@ def pipeline_problems(pipeline: Pipeline) -> list[Problem]:
         problems += _refusals(pipeline, call)
     problems += _row_problems(pipeline)
     problems += _dead_calls(pipeline)
-    return sorted(problems, key=_place)
+    return problems
+
+
+def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Each problem once, by file and line."""
+    return sorted(dict.fromkeys(problems), key=_place)
 
 
 def resource_problems(groups: Sequence[WorkerGroup], machine: Machine) -> list[Problem]:
@@ -46,6 +59,17 @@ def resource_problems(groups: Sequence[WorkerGroup], machine: Machine) -> list[P
 
 def _place(problem: Problem) -> tuple[str, int]:
     return (problem.at.file, problem.at.line) if problem.at else ("", 0)
+
+
+def _knob_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    if type_fault(pipeline.steps, int | None) is not None:
+        yield Problem(
+            f"pipeline `{pipeline.name}` has steps={pipeline.steps!r}.", pipeline.at, fix="give a whole number of steps"
+        )
+    every = pipeline.every
+    if every is not None and (type_fault(every, int) is not None or every < 1):
+        fix = "give a number of steps, at least 1; None: only before the first step and after the last"
+        yield Problem(f"pipeline `{pipeline.name}` has every={every!r}.", pipeline.at, fix=fix)
 
 
 def _column_problems(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
@@ -74,13 +98,18 @@ def _column_problems(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
 
 
 def _missing(pipeline: Pipeline, call: Call, read: Read) -> Problem:
-    inputs = "; ".join(f"{edge.call} ({', '.join(edge.columns) or 'no column'})" for edge in call.inputs)
+    inputs = "; ".join(f"{edge.call} ({_few(edge.columns)})" for edge in call.inputs)
     return Problem(
         f"`{call.name}` reads `{read}`, but no edge into it carries that column.",
         call.at,
         (("inputs", inputs or "none"), *_required_by(call, read)),
         _who_writes(pipeline, call, read.name),
     )
+
+
+def _few(columns: Mapping[str, str]) -> str:
+    names = [*list(columns)[:_SHOWN_COLUMNS], *(["..."] if len(columns) > _SHOWN_COLUMNS else [])]
+    return ", ".join(names) or "no column"
 
 
 def _required_by(call: Call, read: Read) -> Iterator[tuple[str, str]]:
@@ -122,15 +151,18 @@ def _loss_problems(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
             if term.contract.check is not None and not term.problems:
                 for refusal in term.contract.check(view(call, pipeline, term.option_values())):
                     yield Problem(f"loss `{term.contract.name}`: {refusal}.", term.at)
-            yield from _clashing_reads(call, terms)
+        yield from _clashing_reads(call, terms)
 
 
 def _clashing_reads(call: Call, terms: LossTerms) -> Iterator[Problem]:
-    own = {read.name: read for read in call.contract.reads}
-    for read in terms.reads():
-        if read.name in own and own[read.name].type != read.type:
-            what = f"`{call.name}` reads `{own[read.name]}`, its loss reads `{read}`."
-            yield Problem(what, call.at, fix="make the loss read the type that the node reads")
+    """A column that the node and its loss terms do not all read as the same type."""
+    known = {read.name: (f"`{call.name}`", read) for read in call.contract.reads}
+    for term in terms.live:
+        for read in term.contract.reads:
+            reader, first = known.setdefault(read.name, (f"loss term `{term}`", read))
+            if first.type != read.type:
+                what = f"{reader} reads `{first}`, but loss term `{term}` reads `{read}`."
+                yield Problem(what, term.at, fix=f"make both read `{read.name}` as one type")
 
 
 def _refusals(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
@@ -205,9 +237,10 @@ def _pool_problems(pool: ResourcePool, machine: Machine) -> Iterator[Problem]:
 
 
 def _model_problems(model: ModelSpec) -> Iterator[Problem]:
-    if model.precision not in ("bf16", "fp32"):
-        what = f"the policy has precision={model.precision!r}."
-        yield Problem(what, model.at, fix='choose "bf16" or "fp32"')
+    problems = _type_problems("policy", model, model.at)
+    if problems:
+        yield from problems
+        return
     if model.micro_batch_tokens < 1:
         what = f"the policy has micro_batch_tokens={model.micro_batch_tokens}."
         yield Problem(what, model.at, fix="give the tokens of a micro-batch, at least 1")
@@ -218,34 +251,28 @@ def _model_problems(model: ModelSpec) -> Iterator[Problem]:
         yield from _optimizer_problems(model.optimizer, model.at)
 
 
+def _type_problems(owner: str, spec: "DataclassInstance", at: Location) -> list[Problem]:
+    """Fields of a spec whose value is not of the declared type."""
+    hints = get_type_hints(type(spec))
+    names = [field.name for field in fields(spec) if field.name != "at"]
+    declared = tuple(Option(name, hints[name]) for name in names)
+    return option_problems(owner, declared, {name: getattr(spec, name) for name in names}, at)
+
+
 def _optimizer_problems(optimizer: AdamW, at: Location) -> Iterator[Problem]:
-    limits: tuple[tuple[str, Any, bool, str], ...] = (
-        ("lr", optimizer.lr, _number(optimizer.lr) and optimizer.lr > 0, "above 0"),
-        (
-            "warmup",
-            optimizer.warmup,
-            _number(optimizer.warmup) and optimizer.warmup >= 0,
-            "a number of steps, 0 or more",
-        ),
-        (
-            "decay",
-            optimizer.decay,
-            optimizer.decay in ("constant", "linear", "cosine"),
-            '"constant", "linear" or "cosine"',
-        ),
-        ("min_lr_ratio", optimizer.min_lr_ratio, 0 <= optimizer.min_lr_ratio <= 1, "between 0 and 1"),
-        ("betas", optimizer.betas, all(0 <= beta < 1 for beta in optimizer.betas), "two numbers from 0 to below 1"),
-        (
-            "max_grad_norm",
-            optimizer.max_grad_norm,
-            optimizer.max_grad_norm is None or optimizer.max_grad_norm > 0,
-            "above 0, or None",
-        ),
+    problems = _type_problems("adamw", optimizer, at)
+    if problems:
+        yield from problems
+        return
+    limits: tuple[tuple[str, bool, str], ...] = (
+        ("lr", 0 < optimizer.lr < inf, "above 0"),
+        ("warmup", optimizer.warmup >= 0, "a number of steps, 0 or more"),
+        ("min_lr_ratio", 0 <= optimizer.min_lr_ratio <= 1, "between 0 and 1"),
+        ("betas", all(0 <= beta < 1 for beta in optimizer.betas), "two numbers from 0 to below 1"),
+        ("eps", 0 < optimizer.eps < inf, "above 0"),
+        ("weight_decay", 0 <= optimizer.weight_decay < inf, "0 or more"),
+        ("max_grad_norm", optimizer.max_grad_norm is None or optimizer.max_grad_norm > 0, "above 0, or None"),
     )
-    for name, value, fine, wanted in limits:
+    for name, fine, wanted in limits:
         if not fine:
-            yield Problem(f"`adamw` got {name}={value!r}.", at, fix=f"`{name}` is {wanted}")
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+            yield Problem(f"`adamw` got {name}={getattr(optimizer, name)!r}.", at, fix=f"`{name}` is {wanted}")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dagrl.compiler.alias import alias
-from dagrl.compiler.check import pipeline_problems, resource_problems
+from dagrl.compiler.check import in_file_order, pipeline_problems, resource_problems
 from dagrl.compiler.machine import LOCAL, Machine
 from dagrl.compiler.plan import GroupPlan, Plan
 from dagrl.compiler.prune import prune
@@ -26,8 +26,8 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
     problems += _name_clashes(pipelines)
     problems += resource_problems(groups, machine)
     if problems:
-        subject = "`, `".join(faulty) or pipelines[0].name
-        raise CompileError(list(dict.fromkeys(problems)), subject)
+        subject = ",".join(faulty) or pipelines[0].name
+        raise CompileError(in_file_order(problems), subject)
     rollout_groups = frozenset(call.group.name for call in calls if call.group and call.contract.needs == "rollout")
     return tuple(_plan(pipeline, machine, rollout_groups) for pipeline in pipelines)
 

@@ -48,11 +48,12 @@ def prune(pipeline: Pipeline) -> Liveness:
 
 
 def _reason(pipeline: Pipeline, call: Call) -> str:
-    written = {write.name for write in call.contract.writes}
     for reader in pipeline.graph.successors(call.name):
+        inputs = pipeline.call(reader).inputs
+        passed = {column for edge in inputs if edge.call == call.name for column in edge.columns}
         for terms in pipeline.call(reader).loss_terms:
             for term in terms.dropped:
-                if written & {read.name for read in term.contract.reads}:
+                if passed & {read.name for read in term.contract.reads}:
                     return f"only loss term `{term.contract.name}` of `{reader}` would read it, with coefficient 0"
     readers = ", ".join(f"`{name}`" for name in pipeline.graph.successors(call.name))
     return f"passed to {readers}, but no call that runs reads its columns"

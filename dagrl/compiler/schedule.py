@@ -87,7 +87,7 @@ def _run_op(pipeline: Pipeline, live: Liveness, aliases: Aliases, call: Call, we
 
 def _weight_dependencies(call: Call, weights: _Weights) -> list[str]:
     if call.contract.mutates:
-        return [*weights.users, *filter(None, [weights.changed_by])]
+        return [*weights.users, *filter(None, [weights.changed_by, weights.synced])]
     if call.contract.needs == "rollout" and weights.synced is not None:
         return [weights.synced]
     return [weights.changed_by] if weights.changed_by is not None else []

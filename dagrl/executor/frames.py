@@ -86,7 +86,7 @@ class Frames:
         if column_type.is_object:
             return take(frame.data.non_tensor_batch[read.source], index)
         column = take(_tensor(frame.data, read.source), index)
-        if not isinstance(column, Tensor) or PAD_SIDES.keys().isdisjoint(column_type.dims):
+        if PAD_SIDES.keys().isdisjoint(column_type.dims):
             return column
         return repad(column, column_type.dims, frame.widths, widths, pad_value(read.source, column_type.dtype))
 

@@ -1,6 +1,7 @@
 """Read a parameter's or result's annotation: which column type it stands for."""
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -31,8 +32,12 @@ def resolve_hints(function: Callable[..., Any] | type) -> dict[str, Any]:
 
 def _unresolved(function: Callable[..., Any] | type, error: NameError) -> str:
     missing = error.name or str(error)
-    holders = [name for name, text in inspect.get_annotations(function).items() if missing in str(text)]
-    where = f"parameter `{holders[0]}`" if holders else "an annotation"
+    annotations = inspect.get_annotations(function)
+    holders = [name for name, text in annotations.items() if re.search(rf"\b{re.escape(missing)}\b", str(text))]
+    if not holders:
+        return f"an annotation uses `{missing}`, which does not resolve"
+    kind = "field" if inspect.isclass(function) else "parameter"
+    where = " and ".join("the result" if name == "return" else f"{kind} `{name}`" for name in holders)
     return f"{where} uses `{missing}`, which does not resolve"
 
 

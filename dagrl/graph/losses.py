@@ -70,13 +70,15 @@ class LossTerms:
         return tuple(merged.values())
 
     def __add__(self, other: LossTerms) -> LossTerms:
+        if not isinstance(other, LossTerms):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"a loss is added to a loss, not to {other!r}; call it with its options first")
         return LossTerms(self.terms + other.terms)
 
     def __neg__(self) -> LossTerms:
         return self * -1.0
 
     def __sub__(self, other: LossTerms) -> LossTerms:
-        return self + -other
+        return self + (-other if isinstance(other, LossTerms) else other)  # pyright: ignore[reportUnnecessaryIsInstance]
 
     def __mul__(self, factor: float) -> LossTerms:
         if isinstance(factor, bool) or not isinstance(factor, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -109,6 +111,9 @@ class Loss(Generic[P, R]):
         at = caller_location()
         problems = tuple(option_problems(self.contract.name, self.contract.options, kwargs, at))
         return LossTerms((LossTerm(self, tuple(kwargs.items()), 1.0, at, problems),))
+
+    def __repr__(self) -> str:
+        return f"<loss {self.contract.name}>"
 
     def __reduce__(self) -> str:
         return self.contract.name

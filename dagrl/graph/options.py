@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from dagrl.errors import Location, Problem
+from dagrl.graph.annotations import split_optional
 from dagrl.graph.contract import REQUIRED, Option
 
 
@@ -27,18 +28,24 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @lru_cache(maxsize=512)
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(annotation)
+    return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
 
 
 def type_fault(value: Any, annotation: Any) -> str | None:
     """Why ``value`` is not of the annotated type, or None.
 
     A class of the user's or ours is checked by isinstance; builtins, unions and literals by pydantic, strictly.
+    A type that cannot be checked, such as a plain protocol, takes any value.
     """
-    if isinstance(annotation, type) and annotation.__module__ != "builtins":
-        return None if isinstance(value, annotation) else f"it should be a {annotation.__name__}"
+    inner, optional = split_optional(annotation)
+    if inner is Any or (optional and value is None):
+        return None
     try:
+        if isinstance(inner, type) and inner.__module__ != "builtins":
+            return None if isinstance(value, inner) else f"it should be a {inner.__name__}"
         _adapter(annotation).validate_python(value, strict=True)
+    except (PydanticUserError, TypeError):
+        return None
     except ValidationError as error:
         return error.errors()[0]["msg"].replace("Input should be", "it should be")
     return None

@@ -5,6 +5,7 @@ Faults are collected, not raised, so that one error can list all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -24,6 +25,7 @@ from dagrl.graph.specs import WorkerGroup
 if TYPE_CHECKING:
     from dagrl.graph.node import Node
 
+_CALL_NAME = re.compile(r"[\w.-]+")
 _ACTIVE: ContextVar[Pipeline | None] = ContextVar("dagrl_pipeline", default=None)
 _OPENED: ContextVar[list[Pipeline] | None] = ContextVar("dagrl_opened_pipelines", default=None)
 
@@ -213,8 +215,9 @@ class Pipeline:
         return Edge(self, name, {write.name: write.name for write in contract.writes})
 
     def _call_name(self, base: str, explicit: Any, at: Location) -> str:
-        if explicit is not None and not (isinstance(explicit, str) and explicit):
-            self.report(f"`{base}` got `name={explicit!r}`, which is no name.", at=at, fix="pass a string")
+        if explicit is not None and not (isinstance(explicit, str) and _CALL_NAME.fullmatch(explicit)):
+            what = f"`{base}` got `name={explicit!r}`, which is no name."
+            self.report(what, at=at, fix="pass a string of letters, digits, `_`, `-` and `.`")
         elif explicit is not None and explicit in self.graph:
             other = self.call(explicit).at
             self.report(f"two calls are named `{explicit}`; the other is at {other}.", at=at, fix="rename one of them")

@@ -32,6 +32,9 @@ from dagrl.graph.source import function_location
 Function = Callable[..., Any]
 _CARRIED_TYPE = ColumnType("i64", ("B",))
 _FLAG_TYPE = ColumnType("bool", ("B",))
+_TOKEN_TYPE = ColumnType("f32", ("B", "T"))
+_FAULTY = ColumnType("faulty", ())
+_IMPORT_IT = "import it at module level, outside TYPE_CHECKING"
 
 
 @dataclass
@@ -70,7 +73,7 @@ def node_contract(
         ContractError: listing every parameter, result or flag that is no contract.
     """
     draft = _Draft()
-    hints = _hints(function, draft)
+    hints = _hints(function, "node", draft)
     for position, parameter in enumerate(inspect.signature(function).parameters.values()):
         if parameter.name in hints:
             _node_parameter(draft, parameter, hints[parameter.name], first=position == 0)
@@ -107,12 +110,12 @@ def loss_contract(function: Function, *, check: Check | None) -> LossContract:
         ContractError: listing every parameter or result that is no contract.
     """
     draft = _Draft()
-    hints = _hints(function, draft)
+    hints = _hints(function, "loss", draft)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in hints:
             _loss_parameter(draft, parameter, hints[parameter.name])
     returned = get_args(hints.get("return"))
-    if len(returned) != 2 or _type_or_none(returned[0]) != ColumnType("f32", ("B", "T")) or returned[1] is not Metrics:
+    if len(returned) != 2 or _type_or_none(returned[0]) != _TOKEN_TYPE or returned[1] is not Metrics:
         draft.fault(
             "its result is not per-token losses and metrics",
             'annotate `-> tuple[Float32[Tensor, "B T"], Metrics]`',
@@ -129,12 +132,13 @@ def loss_contract(function: Function, *, check: Check | None) -> LossContract:
     )
 
 
-def _hints(function: Function, draft: _Draft) -> Mapping[str, Any]:
+def _hints(function: Function, kind: str, draft: _Draft) -> Mapping[str, Any]:
+    hints: Mapping[str, Any] = {}
     try:
         hints = resolve_hints(function)
     except AnnotationError as error:
-        draft.fault(str(error), "import it at module level, outside TYPE_CHECKING")
-        return {}
+        draft.fault(str(error), _IMPORT_IT)
+        _raise_faults(function, kind, draft)
     for name in inspect.signature(function).parameters:
         if name not in hints:
             draft.fault(f"parameter `{name}` has no annotation", "annotate it: a column, a role, or an option's type")
@@ -204,8 +208,12 @@ def _carried_parameter(draft: _Draft, name: str, found: ColumnType) -> None:
 
 def _loss_parameter(draft: _Draft, parameter: inspect.Parameter, annotation: Any) -> None:
     if parameter.kind is parameter.KEYWORD_ONLY:
-        _keyword(draft, parameter, annotation)
+        _loss_keyword(draft, parameter, annotation)
+    elif parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
+        draft.fault(f"parameter `{parameter.name}` is variadic or positional-only", "name every column and option")
     elif parameter.name in ENGINE_OUTPUTS:
+        if _type_or_none(annotation) != _TOKEN_TYPE:
+            draft.fault(f"`{parameter.name}` is {_TOKEN_TYPE}", 'annotate `Float32[Tensor, "B T"]`')
         draft.engine_outputs.append(parameter.name)
     elif parameter.name.startswith("new_"):
         known = ", ".join(sorted(ENGINE_OUTPUTS))
@@ -214,6 +222,13 @@ def _loss_parameter(draft: _Draft, parameter: inspect.Parameter, annotation: Any
         _column_parameter(draft, parameter, annotation)
     if draft.carried:
         draft.fault(f"a loss cannot read `{draft.carried.pop()}`", "fold it into a column in a node")
+
+
+def _loss_keyword(draft: _Draft, parameter: inspect.Parameter, annotation: Any) -> None:
+    if parameter.name == "state" or parameter.name in EXECUTOR_KEYWORDS:
+        draft.fault(f"a loss cannot take `{parameter.name}`", "only a node can; choose another name for an option")
+    else:
+        _keyword(draft, parameter, annotation)
 
 
 def _result(draft: _Draft, annotation: Any, writes: str | None, rows: Rows) -> tuple[Result, tuple[Write, ...]]:
@@ -248,7 +263,9 @@ def _columns_part(draft: _Draft, part: Any, writes: str | None, rows: Rows) -> t
         if writes is not None:
             draft.fault("it has both writes= and a NamedTuple result", "drop writes=: the fields are the contract")
         return part, _fields(draft, part)
-    found = _type_or_none(part)
+    found = _column_or_fault(draft, "its result", part)
+    if found is _FAULTY:
+        return None, ()
     if found is None or writes is None:
         draft.fault(
             "its result is no declared column",
@@ -264,15 +281,15 @@ def _fields(draft: _Draft, result: Any) -> tuple[Write, ...]:
     try:
         hints = resolve_hints(result)
     except AnnotationError as error:
-        draft.fault(f"`{result.__name__}`: {error}", "import it at module level, outside TYPE_CHECKING")
+        draft.fault(f"`{result.__name__}`: {error}", _IMPORT_IT)
         return ()
     for name, annotation in hints.items():
         inner, optional = split_optional(annotation)
-        found = _type_or_none(inner)
+        found = _column_or_fault(draft, f"field `{name}` of `{result.__name__}`", inner)
         _check_written_name(draft, name)
         if found is None:
             draft.fault(f"field `{name}` of `{result.__name__}` is no column", "annotate it with jaxtyping or Objects")
-        else:
+        elif found is not _FAULTY:
             written.append(Write(name, found, optional))
     return tuple(written)
 
@@ -283,11 +300,28 @@ def _check_written_name(draft: _Draft, name: str) -> None:
         draft.fault(f"it cannot write a column `{name}`: {reason}", "choose another name")
 
 
+def _column_or_fault(draft: _Draft, what: str, annotation: Any) -> ColumnType | None:
+    """The column type, None for no column, or ``_FAULTY`` after an ill-formed one was reported."""
+    try:
+        return column_type(annotation)
+    except AnnotationError as error:
+        draft.fault(f"{what} {error}")
+        return _FAULTY
+
+
 def _type_or_none(annotation: Any) -> ColumnType | None:
     try:
         return column_type(annotation)
     except AnnotationError:
         return None
+
+
+def _check_choices(draft: _Draft, **flags: str | None) -> None:
+    choices = {"needs": (None, *get_args(Needs)), "split": get_args(Split), "rows": get_args(Rows)}
+    for flag, value in flags.items():
+        if value not in choices[flag]:
+            known = ", ".join(repr(choice) for choice in choices[flag])
+            draft.fault(f"{flag}={value!r} is unknown", f"choose one of {known}")
 
 
 def _check_flags(
@@ -300,6 +334,7 @@ def _check_flags(
     written: tuple[Write, ...],
 ) -> None:
     names = {option.name for option in draft.options}
+    _check_choices(draft, needs=needs, split=split, rows=rows)
     if draft.role is None and (needs or mutates):
         draft.fault("it has needs= or mutates= but no role", "take a role first, e.g. `actor: Policy`")
     if mutates and needs == "rollout":

@@ -3,21 +3,30 @@
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from dagrl.errors import Location
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_NAME = __name__.partition(".")[0]
 
 
 def caller_location() -> Location:
-    """The line of the innermost caller outside dagrl."""
+    """The line of the innermost caller outside dagrl.
+
+    A frame belongs to the module of its globals: a dataclass's generated ``__init__`` has no file of its own.
+    """
     frame = inspect.currentframe()
-    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.f_back is not None and _is_ours(frame):
         frame = frame.f_back
     if frame is None:
         return Location("<unknown>", 0)
     return Location(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == _NAME
 
 
 def function_location(function: Callable[..., Any]) -> Location:

@@ -6,7 +6,7 @@ Nothing here starts a process or loads a model; the runtime classes live elsewhe
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dagrl.errors import Location
+from dagrl.errors import Location, PipelineFileError, Problem
 from dagrl.graph.roles import Policy
 from dagrl.graph.source import caller_location
 
@@ -23,6 +23,10 @@ class ResourcePool:
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.process_on_nodes, tuple | list):  # pyright: ignore[reportUnnecessaryIsInstance]
+            what = f"resource pool `{self.name}` has process_on_nodes={self.process_on_nodes!r}."
+            fix = "give the processes of each node, e.g. `process_on_nodes=[8, 8]`"
+            raise PipelineFileError([Problem(what, self.at, fix=fix)])
         object.__setattr__(self, "process_on_nodes", tuple(self.process_on_nodes))
 
     @property
@@ -96,6 +100,12 @@ def policy(
     return ModelSpec(Policy, model, optimizer, precision, micro_batch_tokens, dropout)
 
 
+_MAKE = {
+    ModelSpec: 'make one: `policy("zoo:tiny")`',
+    ResourcePool: 'make one: `ResourcePool("main", process_on_nodes=[0])`',
+}
+
+
 @dataclass(frozen=True)
 class WorkerGroup:
     """Workers that hold one model on one resource pool; groups on the same pool share its processes."""
@@ -106,6 +116,10 @@ class WorkerGroup:
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     def __init__(self, name: str, model: ModelSpec, *, pool: ResourcePool) -> None:
+        for option, value, kind in (("model", model, ModelSpec), ("pool", pool, ResourcePool)):
+            if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]
+                what = f"worker group `{name}` has {option}={value!r}, which is no {kind.__name__}."
+                raise PipelineFileError([Problem(what, caller_location(), fix=_MAKE[kind])])
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "model", model)
         object.__setattr__(self, "pool", pool)

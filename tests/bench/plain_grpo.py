@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.utils import logging
 
 from dagrl.engines.rollout import HFRollout
 from dagrl.graph.roles import Sampling
@@ -27,6 +28,7 @@ class PlainGrpo:
         self, *, batch_size: int, n: int, lr: float, kl: float, clip: float, rollout: str, seed: int = 0
     ) -> None:
         torch.manual_seed(seed)
+        logging.disable_progress_bar()
         folder = str(model_folder("tiny"))
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")

@@ -18,7 +18,8 @@ COMMAND = [sys.executable, "-m", "dagrl.cli", "run", "pipelines/grpo.py", "--set
 def test_the_demo_runs_where_ray_cannot_be_imported(tmp_path: Path) -> None:
     script = (
         "import sys\nsys.modules['ray'] = None\nfrom dagrl.cli.main import main\n"
-        f"sys.argv = ['dagrl', 'run', 'pipelines/grpo.py', '--steps', '2', '--set', 'batch_size=4', '--out', '{tmp_path}/run']\n"
+        "sys.argv = ['dagrl', 'run', 'pipelines/grpo.py', '--steps', '2', '--set', 'batch_size=4', "
+        f"'--out', '{tmp_path}/run']\n"
         "main()"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=200)

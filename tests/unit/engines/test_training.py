@@ -240,7 +240,7 @@ def test_a_model_that_caps_its_logits_is_scored_with_the_cap() -> None:
     for place, token in enumerate(row.response):
         if row.trained[place]:
             expected = (logits[len(row.prompt) + place - 1] / row.temperature).log_softmax(-1)[token]
-            assert float(scored.logprobs[0, place]) == pytest.approx(float(expected), abs=1e-5)
+            assert float(scored.logprobs[0, place]) == pytest.approx(expected.item(), abs=1e-5)
 
 
 def test_mini_batches_cover_all_rows_once_an_epoch_and_do_not_depend_on_row_order() -> None:

@@ -1,0 +1,65 @@
+"""What `dagrl plan` prints for GRPO, word for word, and what it costs.
+
+After a wanted change write the files anew: `DAGRL_UPDATE_SNAPSHOTS=1 pytest tests/plans`, and read the diff.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import GRPO, ROOT
+
+from dagrl.cli import main as command
+
+HERE = Path(__file__).parent
+REFRESH = "DAGRL_UPDATE_SNAPSHOTS=1 .venv/bin/python -m pytest tests/plans"
+MAX_CPU_SECONDS = 3.0
+
+
+def printed_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *assignments: str) -> str:
+    arguments = [part for text in assignments for part in ("--set", text)]
+    monkeypatch.setattr(sys, "argv", ["dagrl", "plan", str(GRPO), *arguments])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    printed = capsys.readouterr()
+    assert end.value.code == 0, printed.err
+    return printed.out
+
+
+@pytest.mark.parametrize(
+    ("name", "assignments"),
+    [("grpo", ()), ("grpo_no_kl", ("kl=0",)), ("grpo_mini_batches", ("mini_batch_size=128",))],
+)
+def test_the_printed_plan_is_the_snapshot(
+    name: str, assignments: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = printed_plan(capsys, monkeypatch, *assignments)
+    file = HERE / f"{name}.txt"
+    if os.environ.get("DAGRL_UPDATE_SNAPSHOTS"):
+        file.write_text(printed)
+    assert str(ROOT) not in printed
+    assert printed == file.read_text(), f"the plan of {GRPO.name} changed; if that is meant: {REFRESH}"
+
+
+def test_what_the_snapshots_must_say() -> None:
+    default, no_kl, mini = ((HERE / f"{name}.txt").read_text() for name in ("grpo", "grpo_no_kl", "grpo_mini_batches"))
+    assert "aliased old_logprob" in default
+    assert "old_logprob  on actor" not in default
+    assert "group ref" in default
+    assert "pruned ref_logprob: only loss term `kl_loss` of `update_policy` would read it, with coefficient 0" in no_kl
+    assert "group ref" not in no_kl
+    assert "kept old_logprob: `update_policy` takes 512 rows in mini-batches of 128" in mini
+    assert "old_logprob  on actor, train weights v" in mini
+
+
+def test_a_plan_takes_at_most_three_cpu_seconds() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    program = [sys.executable, "-m", "dagrl.cli", "plan", str(GRPO)]
+    done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert spent <= MAX_CPU_SECONDS, f"`dagrl plan` took {spent:.2f} CPU seconds, the limit is {MAX_CPU_SECONDS:g}"

@@ -1,0 +1,336 @@
+"""What a whole graph shows to be wrong; every problem has its place, and all come at once in file order."""
+
+import inspect
+
+import pytest
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from dagrl import Metrics, Pipeline, ResourcePool, WorkerGroup, adamw, loss, node, policy
+from dagrl.compiler import Machine, compile_pipelines
+from dagrl.errors import CompileError
+from dagrl.graph.checks import CallView, view
+
+Tokens = Float32[Tensor, "B T"]
+
+
+@node(writes="rewards")
+def whole_rewards(tokens: Tokens) -> Int64[Tensor, " B"]: ...
+
+
+@node(writes="rewards")
+def token_rewards(tokens: Tokens) -> Tokens: ...
+
+
+@loss()
+def by_row(new_logprobs: Tokens, advantages: Float32[Tensor, " B"], *, eps: float = 0.1) -> tuple[Tokens, Metrics]: ...
+
+
+@loss()
+def of_rows(new_logprobs: Tokens, tokens: Float32[Tensor, " B"]) -> tuple[Tokens, Metrics]: ...
+
+
+def test_missing_column(toy) -> None:
+    with Pipeline("p") as p:
+        tokens = toy.draw(toy.group("actor"), toy.source())
+        toy.report(tokens)
+    with pytest.raises(CompileError) as error:
+        compile_pipelines([p])
+    (problem,) = error.value.problems
+    assert problem.what == "`report` reads `rewards: f32[B]`, but no edge into it carries that column."
+    assert ("inputs", "draw (tokens)") in problem.facts
+    assert "`judge`" in (problem.fix or "")
+
+
+def test_the_writer_of_a_missing_column_is_found_above_and_below(toy) -> None:
+    with Pipeline("p") as p:
+        tokens = toy.draw(toy.group("actor"), toy.source())
+        rewards = toy.judge(tokens)
+        toy.report(tokens, name="early")
+        toy.report(rewards)
+    with pytest.raises(CompileError) as error:
+        compile_pipelines([p])
+    assert error.value.problems[0].fix == "`judge` writes `rewards`: pass its output to `early`"
+    with Pipeline("q") as q:
+        tokens = toy.draw(toy.group("actor"), toy.source())
+        toy.report(tokens, name="early")
+        toy.report(toy.judge(tokens))
+    with pytest.raises(CompileError) as error:
+        compile_pipelines([q])
+    assert "call it before `early`" in (error.value.problems[0].fix or "")
+
+
+def test_a_column_that_nobody_knows(toy) -> None:
+    @node()
+    def odd(zebra: Float32[Tensor, " B"]) -> None: ...
+
+    with Pipeline("p") as p:
+        odd(toy.source())
+    with pytest.raises(CompileError) as error:
+        compile_pipelines([p])
+    assert "no known node writes `zebra`" in (error.value.problems[0].fix or "")
+
+
+def test_two_writers_name_both(toy) -> None:
+    with Pipeline("p") as p:
+        tokens = toy.draw(toy.group("actor"), toy.source())
+        toy.report(toy.judge(tokens), toy.judge(tokens))
+    with pytest.raises(CompileError) as error:
+        compile_pipelines([p])
+    (problem,) = error.value.problems
+    assert problem.what == "`report` reads `rewards`, and 2 edges into it carry that column."
+    assert "`judge`" in dict(problem.facts)["writers"]
+    assert "`judge#2`" in dict(problem.facts)["writers"]
+    assert ".only(" in (problem.fix or "")
+
+
+def test_one_writer_passed_twice_and_two_writers_of_an_unread_column_are_fine(toy) -> None:
+    with Pipeline("q") as q:
+        tokens = toy.draw(toy.group("actor"), toy.source())
+        rewards = toy.judge(tokens)
+        toy.report(rewards, rewards)
+        toy.report(rewards, toy.judge(tokens).rename(rewards="unread"), toy.judge(tokens).rename(rewards="unread"))
+    toy.plan_of(q)
+
+
+@pytest.mark.parametrize(("writer", "shown"), [(whole_rewards, "i64[B]"), (token_rewards, "f32[B T]")])
+def test_wrong_dtype_or_rank(toy, writer, shown: str) -> None:
+    with Pipeline("p") as p:
+        toy.report(writer(toy.draw(toy.group("actor"), toy.source())))
+    (what,) = toy.problems_of(p)
+    assert what == f"`report` reads `rewards: f32[B]`, but `{writer.__name__}` writes it as `{shown}`."
+
+
+def test_an_optional_read_of_the_wrong_type_is_wrong_too(toy) -> None:
+    with Pipeline("p") as p:
+        tokens = toy.draw(toy.group("actor"), toy.source())
+        rewards = toy.judge(tokens)
+        toy.report(rewards, toy.judge(tokens).rename(rewards="advantages"))
+    (what,) = toy.problems_of(p)
+    assert "reads `advantages: f32[B T]`, but `judge#2` writes it as `f32[B]`" in what
+
+
+def test_edges_of_two_sources_are_reported_once(toy) -> None:
+    with Pipeline("p") as p:
+        actor = toy.group("actor")
+        first = toy.draw(actor, toy.source())
+        joined = toy.judge(first, toy.source())
+        toy.report(joined)
+    (what,) = toy.problems_of(p)
+    assert what.startswith("`judge` joins edges of different `prompts` calls")
+
+
+def test_a_dead_call_an_unattended_filter_and_no_root(toy) -> None:
+    with Pipeline("p") as p:
+        rewards = toy.judge(toy.draw(toy.group("actor"), toy.source()))
+        toy.keep(rewards)
+        toy.center(rewards)
+    whats = toy.problems_of(p)
+    assert whats == [
+        "pipeline `p` ends in no call with an effect.",
+        "nobody takes the output of `keep`, and it changes nothing by itself.",
+        "nobody takes the output of `center`, and it changes nothing by itself.",
+    ]
+
+
+def test_no_calls_and_no_rows(toy) -> None:
+    with Pipeline("p") as p:
+        pass
+    assert toy.problems_of(p) == ["pipeline `p` has no calls."]
+
+    @node()
+    def lonely(rewards: Float32[Tensor, " B"] | None = None) -> None: ...
+
+    with Pipeline("q") as q:
+        lonely()
+    assert toy.problems_of(q) == ["`lonely` takes no edge, so it has no rows."]
+
+
+def learning(toy, terms) -> Pipeline:
+    with Pipeline("p") as p:
+        actor = toy.group("actor")
+        tokens = toy.draw(actor, toy.source())
+        toy.learn(actor, tokens, toy.old(actor, tokens), toy.center(toy.judge(tokens)), loss=terms)
+    return p
+
+
+def test_loss_faults_are_collected(toy) -> None:
+    assert toy.problems_of(learning(toy, toy.ratio(epz=1))) == ["`ratio` has no option `epz`."]
+    (what,) = toy.problems_of(learning(toy, 0 * toy.ratio() + 0 * toy.distance()))
+    assert "in which every coefficient is 0" in what or "nobody" in what
+    assert toy.problems_of(learning(toy, toy.ratio() + 0 * by_row(eps="x")))[0].startswith("`by_row` got")
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_loss_terms_must_agree_on_a_column(toy, flip: bool) -> None:
+    terms = (by_row() + toy.ratio()) if flip else (toy.ratio() + by_row())
+    whats = toy.problems_of(learning(toy, terms))
+    assert any("loss term `by_row()` reads `advantages: f32[B]`" in what for what in whats), whats
+
+
+def test_a_loss_must_agree_with_its_node(toy) -> None:
+    whats = toy.problems_of(learning(toy, toy.ratio() + of_rows()))
+    assert "`learn` reads `tokens: f32[B T]`, but loss term `of_rows()` reads `tokens: f32[B]`." in whats
+
+
+def test_a_check_function_refuses_with_the_calls_line(toy) -> None:
+    seen: list[CallView] = []
+
+    def refuse(call: CallView) -> list[str]:
+        seen.append(call)
+        return [f"`{name}` has n={value}" for name, value in call.upstream_option("n")]
+
+    @node(check=refuse)
+    def picky(rewards: Float32[Tensor, " B"], *, size: int = 3) -> None: ...
+
+    with Pipeline("p") as p:
+        tokens = toy.draw(toy.group("actor"), toy.source(n=5))
+        picky(toy.judge(tokens))
+    assert toy.problems_of(p) == ["`picky`: `source` has n=5."]
+    (call,) = seen
+    assert (call.name, call.options, call.group) == ("picky", {"size": 3}, None)
+    assert call.columns() == {"rewards"}
+    assert [above.name for above in call.upstream()] == ["judge", "draw", "source"]
+    assert view(p.call("draw"), p).group == toy.group("actor")
+
+
+def test_a_check_function_is_not_asked_about_wrong_options(toy) -> None:
+    def refuse(call: CallView) -> list[str]:
+        return ["too small"] if call.options["size"] < 9 else []
+
+    @node(check=refuse)
+    def sized(rewards: Float32[Tensor, " B"], *, size: int) -> None: ...
+
+    with Pipeline("p") as p:
+        rewards = toy.judge(toy.draw(toy.group("actor"), toy.source()))
+        sized(rewards, size="x")
+        sized(rewards)
+        sized(rewards, size=1)
+    whats = toy.problems_of(p)
+    assert [what for what in whats if "too small" in what] == ["`sized#3`: too small."]
+    assert len(whats) == 3
+
+
+def reporting(toy, group: WorkerGroup, **knobs) -> Pipeline:
+    with Pipeline("p", **knobs) as p:
+        toy.report(toy.judge(toy.draw(group, toy.source())))
+    return p
+
+
+@pytest.mark.parametrize(
+    ("knobs", "what"),
+    [
+        ({"steps": "ten"}, "has steps='ten'"),
+        ({"steps": True}, "has steps=True"),
+        ({"every": 0}, "has every=0"),
+        ({"every": -1}, "has every=-1"),
+        ({"every": "k"}, "has every='k'"),
+        ({"every": 2.0}, "has every=2.0"),
+    ],
+)
+def test_steps_and_every(toy, knobs: dict[str, object], what: str) -> None:
+    (found,) = toy.problems_of(reporting(toy, toy.group("actor"), **knobs))
+    assert what in found
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "what"),
+    [
+        ({"lr": 0}, "lr=0"),
+        ({"lr": float("nan")}, "lr=nan"),
+        ({"lr": float("inf")}, "lr=inf"),
+        ({"lr": "1e-4"}, "lr='1e-4'"),
+        ({"warmup": -1}, "warmup=-1"),
+        ({"warmup": 1.5}, "warmup=1.5"),
+        ({"decay": "sine"}, "decay='sine'"),
+        ({"min_lr_ratio": 2}, "min_lr_ratio=2"),
+        ({"min_lr_ratio": "x"}, "min_lr_ratio='x'"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"betas": 0.9}, "betas=0.9"),
+        ({"betas": (0.9,)}, "betas=(0.9,)"),
+        ({"eps": 0}, "eps=0"),
+        ({"weight_decay": -0.1}, "weight_decay=-0.1"),
+        ({"max_grad_norm": 0}, "max_grad_norm=0"),
+    ],
+)
+def test_optimizer_values(toy, optimizer: dict[str, object], what: str) -> None:
+    spec = policy("zoo:tiny", optimizer=adamw(**{"lr": 0.1, **optimizer}))
+    (found,) = toy.problems_of(reporting(toy, WorkerGroup("actor", spec, pool=toy.POOL)))
+    assert found.startswith("`adamw` got ")
+    assert what in found
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "what"),
+    [
+        ("zoo:tiyn", {}, "no model named `tiyn`"),
+        ("./gone", {}, "no model folder `./gone`"),
+        ("", {}, "empty"),
+        (3, {}, "`model=3`"),
+        ("zoo:tiny", {"precision": "fp8"}, "`precision='fp8'`"),
+        ("zoo:tiny", {"micro_batch_tokens": 0}, "micro_batch_tokens=0"),
+        ("zoo:tiny", {"micro_batch_tokens": "x"}, "micro_batch_tokens='x'"),
+        ("zoo:tiny", {"optimizer": "adamw"}, "`optimizer='adamw'`"),
+        ("zoo:tiny", {"dropout": 0.1}, "`dropout=0.1`"),
+    ],
+)
+def test_model_values(toy, model: object, options: dict[str, object], what: str) -> None:
+    (found,) = toy.problems_of(reporting(toy, WorkerGroup("actor", policy(model, **options), pool=toy.POOL)))
+    assert what in found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fits"),
+    [([0], True), ([1], True), ([2], False), ([1, 1], False), ([], False), ([-1], False), ([True], False)],
+)
+def test_pools_against_the_machine(toy, sizes: list[int], fits: bool) -> None:
+    pool = ResourcePool("main", sizes)
+    p = reporting(toy, WorkerGroup("actor", policy("zoo:tiny"), pool=pool))
+    if fits:
+        toy.plan_of(p)
+    else:
+        (what,) = toy.problems_of(p)
+        assert "resource pool `main`" in what
+
+
+def test_a_larger_machine_takes_a_larger_pool(toy) -> None:
+    p = reporting(toy, WorkerGroup("actor", policy("zoo:tiny"), pool=ResourcePool("main", [4, 4])))
+    (plan,) = compile_pipelines([p], Machine("big", (4, 4)))
+    assert plan.machine.num_processes == 8
+    with pytest.raises(CompileError, match="needs 8 processes, the big executor has 7"):
+        compile_pipelines([p], Machine("big", (4, 3)))
+
+
+def test_names_that_clash(toy) -> None:
+    other_pool = ResourcePool("main", [1])
+    with Pipeline("p") as p:
+        batch = toy.source()
+        toy.report(toy.judge(toy.draw(toy.group("actor"), batch)))
+        toy.report(toy.judge(toy.draw(WorkerGroup("actor", policy("zoo:tiny"), pool=other_pool), batch)))
+    with Pipeline("p") as again:
+        toy.report(toy.judge(toy.draw(toy.group("actor"), toy.source())))
+    whats = toy.problems_of(p, again)
+    assert any("two different worker groups are named `actor`" in what for what in whats)
+    assert any("two different resource pools are named `main`" in what for what in whats)
+    assert any("two pipelines are named `p`" in what for what in whats)
+
+
+def test_problems_of_all_pipelines_and_resources_come_in_file_order(toy) -> None:
+    def line() -> int:
+        frame = inspect.currentframe()
+        assert frame is not None
+        assert frame.f_back is not None
+        return frame.f_back.f_lineno
+
+    start = line()
+    bad = WorkerGroup("actor", policy("zoo:nothing"), pool=toy.POOL)
+    with Pipeline("p", every=0) as p:
+        toy.report(toy.draw(bad, toy.source()))
+    with Pipeline("q") as q:
+        toy.report(toy.draw(bad, toy.source(), colour="red"))
+    with pytest.raises(CompileError) as error:
+        compile_pipelines([q, p])
+    lines = [problem.at.line - start for problem in error.value.problems if problem.at]
+    assert lines == [1, 2, 3, 5, 5]
+    assert "`p`" in error.value.message().split("\n")[0]
+    assert "`q`" in error.value.message().split("\n")[0]
