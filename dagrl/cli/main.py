@@ -1,4 +1,4 @@
-"""``dagrl run`` and ``dagrl plan``.
+"""The ``dagrl`` command: run and plan here, check, nodes and new in files of their own.
 
 Exit codes: 0 done, 2 the user's mistake, 1 a failure, 130 stopped by Ctrl-C.
 """
@@ -12,6 +12,9 @@ from datetime import datetime
 import click
 
 from dagrl import __version__
+from dagrl.cli.check import check
+from dagrl.cli.new import new
+from dagrl.cli.nodes import nodes
 from dagrl.errors import UserError
 
 # OpenMP threads that spin for each other stall when another process takes a core. A short spin costs nothing on a
@@ -85,6 +88,10 @@ def plan(file: str, assignments: tuple[str, ...], as_json: bool) -> None:
         print("[\n" + ",\n".join(one.to_json() for one in plans) + "\n]")
     else:
         print("\n\n".join(plan_text(one) for one in plans))
+
+
+for command in (check, nodes, new):
+    cli.add_command(command)
 
 
 def main() -> None:

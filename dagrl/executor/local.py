@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from dagrl.executor.frames import Frames, Rows
 from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.specs import WorkerGroup
 from dagrl.ops.random import hash_ids, key_of
+from dagrl.rewards.pool import close_pools
 from dagrl.workers.node_runner import NodeInputs, NodeOutput, run_node
 from dagrl.workers.policy import PolicyWorker
 
@@ -48,6 +50,7 @@ class LocalExecutor:
     def __init__(self, planned: Sequence[Planned], *, seed: int, total_steps: int, listener: Listener) -> None:
         self.seed = seed
         self._listener = listener
+        self._end = weakref.finalize(self, close_pools)
         self.workers = _start_workers(planned, total_steps)
         self._states = {
             (one.pipeline.name, call.name): call.state
@@ -64,6 +67,10 @@ class LocalExecutor:
     def worker(self, group: str | None) -> PolicyWorker | None:
         """The worker of a group."""
         return None if group is None else self.workers[group]
+
+    def close(self) -> None:
+        """End the processes that nodes have started; done too when the executor is collected, and at exit."""
+        self._end()
 
     def emit(self, event: Any) -> None:
         """Hand an event to the listener."""

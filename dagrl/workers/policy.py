@@ -21,6 +21,7 @@ from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.models import locate_model
 from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, UpdatePlan
 from dagrl.graph.specs import WorkerGroup
+from dagrl.workers.overrides import apply_overrides, render_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,6 +43,7 @@ class PolicyWorker:
         self.model = load_model(reference, dtype=torch.float32, attn_implementation=attention)
         _module(self.model).to(device=self.device)
         self.tokenizer = load_tokenizer(reference)
+        apply_overrides(spec, self.model, self.tokenizer)
         self._pad = pad_token_id(self.model, self.tokenizer)
         self._scorer = Scorer(self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens)
         self._trainer: Trainer | None = None
@@ -64,9 +66,7 @@ class PolicyWorker:
         if not distinct:
             return []
         conversations = [[dict(message) for message in prompt] for prompt in distinct.values()]
-        tokenised: Any = self.tokenizer.apply_chat_template(
-            conversations, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
+        tokenised = render_prompts(self.group.model, self.tokenizer, conversations)
         ids: dict[Any, list[int]] = dict(zip(distinct, tokenised, strict=True))
         return [ids[key] for key in keys]
 
@@ -74,6 +74,8 @@ class PolicyWorker:
         """The text of each response, special tokens left out."""
         keys = [tuple(response) for response in responses]
         distinct = list(dict.fromkeys(keys))
+        if not distinct:
+            return []
         texts = self.tokenizer.batch_decode([list(key) for key in distinct], skip_special_tokens=True)
         text_of = dict(zip(distinct, texts, strict=True))
         return [text_of[key] for key in keys]
