@@ -50,7 +50,7 @@ def test_make_targets_exist() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.parametrize("command", DAGRL)
+@pytest.mark.parametrize("command", [command for command in DAGRL if "plugins/" not in command])
 def test_commands_run(command: str, folder: Path) -> None:
     done = dagrl(command, folder)
     assert done.returncode == 0, done.stderr
@@ -81,28 +81,40 @@ def test_the_shown_error_is_the_real_one(folder: Path) -> None:
 
 
 def test_the_shown_node_runs(folder: Path) -> None:
+    (folder / "plugins").mkdir()
     code = block(PYTHON, '"""A reward of one')
     assert code == (ROOT / "plugins" / "short_reward.py").read_text()
-    use = block(PYTHON, "reward =").strip()
-    check = block(PYTHON, "import torch\n\nassert short_reward")
-    (folder / "short_reward.py").write_text(code)
-    pipeline = (folder / "pipelines" / "grpo.py").read_text()
+    (folder / "plugins/short_reward.py").write_text(code)
+    (copy,) = [command for command in COMMANDS if command.startswith("cp ")]
+    subprocess.run(shlex.split(copy), cwd=folder, check=True)
+    pipeline = (folder / "plugins/mine.py").read_text()
     assert pipeline.count("reward = verify(batch, rollout)") == 1
-    changed = pipeline.replace("reward = verify(batch, rollout)", use)
-    (folder / "mine.py").write_text(
-        changed.replace("import dataclass\n", "import dataclass\nfrom short_reward import short_reward\n")
-    )
-    done = dagrl("dagrl run mine.py --steps 1 --set batch_size=4 --out runs/mine", folder)
+    changed = pipeline.replace("reward = verify(batch, rollout)", block(PYTHON, "reward =").strip())
+    assert "from short_reward import short_reward" in README
+    changed = changed.replace("import dataclass\n", "import dataclass\nfrom short_reward import short_reward\n")
+    (folder / "plugins/mine.py").write_text(changed)
+    (command,) = [command for command in DAGRL if "plugins/mine.py" in command]
+    done = dagrl(command, folder)
     assert done.returncode == 0, done.stderr
-    test = subprocess.run([sys.executable, "-c", code + check], cwd=folder, capture_output=True, text=True)
-    assert test.returncode == 0, test.stderr
+    test = block(PYTHON, "import torch\nfrom short_reward")
+    ran = subprocess.run([sys.executable, "-c", test], cwd=folder / "plugins", capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_trained_model_answers_as_shown(folder: Path) -> None:
+    (command,) = [command for command in DAGRL if "--out runs/short" in command]
+    assert dagrl(command, folder).returncode == 0
+    question = block(PYTHON, "from transformers")
+    asked = subprocess.run([sys.executable, "-c", question], cwd=folder, capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.startswith("<bos>347 352=")
 
 
 def test_shown_progress_has_the_real_shape(folder: Path) -> None:
-    shown = block(TEXT, "eval after").splitlines()[:2]
+    shown = block(TEXT, "grpo: 240").splitlines()[:3]
     real = dagrl("dagrl run pipelines/grpo.py --steps 1 --set batch_size=4", folder).stdout.splitlines()
 
     def shape(line: str) -> str:
-        return re.sub(r"\(.*?\)", "(...)", re.sub(r"[\d.]+", "0", line))
+        return re.sub(r"\(.*?\)", "(...)", re.sub(r"[\d.-]+", "0", line))
 
-    assert [shape(line) for line in shown] == [shape(line) for line in real[:2]]
+    assert [shape(line) for line in shown] == [shape(line) for line in real[:3]]

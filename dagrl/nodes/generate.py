@@ -1,5 +1,6 @@
 """``generate``: the actor answers; the one node that knows the tokenizer."""
 
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -34,8 +35,8 @@ def _sane_sampling(call: CallView) -> list[str]:
     refusals: list[str] = []
     if call.options["max_new_tokens"] < 1:
         refusals.append(f"`max_new_tokens` is {call.options['max_new_tokens']}: it must be at least 1")
-    if call.options["temperature"] < 0:
-        refusals.append(f"`temperature` is {call.options['temperature']}: it must be 0 (greedy) or more")
+    if not 0 <= call.options["temperature"] < inf:
+        refusals.append(f"`temperature` is {call.options['temperature']}: it must be 0 (greedy) or more, and finite")
     return refusals
 
 

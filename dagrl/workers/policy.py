@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float32, Int64
+from jinja2 import TemplateError
 from torch import Tensor, nn
 
 from dagrl.data.columns import Objects
@@ -64,9 +65,14 @@ class PolicyWorker:
         if not distinct:
             return []
         conversations = [[dict(message) for message in prompt] for prompt in distinct.values()]
-        tokenised: Any = self.tokenizer.apply_chat_template(
-            conversations, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
+        try:
+            tokenised: Any = self.tokenizer.apply_chat_template(
+                conversations, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        except TemplateError as error:
+            what = f"the chat template of `{self.group.model.model}` fails: {type(error).__name__}: {error}."
+            fix = "mend its chat template, or give messages that it accepts"
+            raise ConfigError([Problem(what, self.group.model.at, fix=fix)]) from error
         ids: dict[Any, list[int]] = dict(zip(distinct, tokenised, strict=True))
         return [ids[key] for key in keys]
 
@@ -74,6 +80,8 @@ class PolicyWorker:
         """The text of each response, special tokens left out."""
         keys = [tuple(response) for response in responses]
         distinct = list(dict.fromkeys(keys))
+        if not distinct:
+            return []
         texts = self.tokenizer.batch_decode([list(key) for key in distinct], skip_special_tokens=True)
         text_of = dict(zip(distinct, texts, strict=True))
         return [text_of[key] for key in keys]
@@ -117,7 +125,8 @@ class PolicyWorker:
         if self.group.model.precision == "fp32":
             return self.model
         twin = copy.deepcopy(self.model).requires_grad_(False).eval()
-        _module(twin).to(dtype=torch.bfloat16)
+        for parameter in twin.parameters():  # buffers stay: rotary frequencies lose long positions in bf16
+            parameter.data = parameter.data.to(torch.bfloat16)
         return twin
 
     def _make_rollout(self, model: PreTrainedModel) -> HFRollout:
