@@ -471,3 +471,9 @@ def test_clip_fraction_and_old_kl_are_those_of_the_rows() -> None:
     assert metrics["actor/clip_fraction"] == pytest.approx(sum(clipped) / len(clipped))
     assert metrics["actor/old_kl"] == pytest.approx(sum(drift) / len(drift), rel=1e-4)
     assert metrics["actor/pg_loss"] == pytest.approx(sum(surrogate) / len(surrogate), rel=1e-4)
+
+
+def test_every_epoch_of_one_mini_batch_is_a_step() -> None:
+    tokens, columns = lay_out(make_rows())
+    metrics, _, _ = run_update(llama(), tokens, columns, update_plan(epochs=3))
+    assert metrics["actor/optimizer_steps"] == 3
