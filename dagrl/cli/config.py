@@ -2,9 +2,8 @@
 
 import ast
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
@@ -12,7 +11,9 @@ from dagrl.errors import ConfigError, Location, Problem
 from dagrl.graph.annotations import split_optional
 from dagrl.graph.options import did_you_mean
 
+#: Texts that switch an optional field off; of a flag, false and off are values.
 _NONE = frozenset({"none", "null", "false", "off", ""})
+_NO_FLAG = frozenset({"none", "null", ""})
 
 
 def split_assignments(texts: Sequence[str]) -> dict[str, str]:
@@ -84,14 +85,15 @@ def parse_text(text: str, hint: Any) -> Any:
         ValueError: saying why the text is none.
     """
     inner, optional = split_optional(hint)
-    if optional and inner is not bool and text.lower() in _NONE:
+    absent = _NO_FLAG if inner is bool else _NONE
+    if (optional or None in get_args(hint)) and text.lower() in absent:
         return None
     try:
         return _validated(text, hint, strict=False)
     except ValueError as error:
         try:
-            return _validated(json.loads(text), hint, strict=False)
-        except (ValueError, TypeError):
+            return TypeAdapter(hint).validate_json(text, strict=True)
+        except (ValueError, PydanticUserError):
             raise error from None
 
 

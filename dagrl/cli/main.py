@@ -6,7 +6,7 @@ Exit codes: 0 done, 2 the user's mistake, 1 a failure, 130 stopped by Ctrl-C.
 import os
 import sys
 import traceback
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import datetime
 
 import click
@@ -15,7 +15,8 @@ from dagrl import __version__
 from dagrl.cli.check import check
 from dagrl.cli.new import new
 from dagrl.cli.nodes import nodes
-from dagrl.errors import UserError
+from dagrl.cli.output import prepare_output, say
+from dagrl.errors import DagrlError, UserError
 
 # OpenMP threads that spin for each other stall when another process takes a core. A short spin costs nothing on a
 # quiet machine and saves a third of the step on a busy one; libgomp reads this once, when torch is loaded.
@@ -54,22 +55,25 @@ def run(file: str, assignments: tuple[str, ...], executor: str, steps: int | Non
     from dagrl.trainer.loop import run as run_pipelines
 
     training = loaded.pipelines[0]
-    folder = out or f"runs/{training.name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    progress = ProgressLines(training.name, steps or training.steps or 0)
-    config = {"file": str(loaded.file), "executor": executor, "config": asdict(loaded.config)}
+    folder = f"runs/{training.name}-{datetime.now():%Y%m%d-%H%M%S-%f}" if out is None else out
+    num_steps = steps or training.steps or 0
+    progress = ProgressLines(training.name, num_steps)
+    values = {field.name: getattr(loaded.config, field.name) for field in fields(loaded.config)}
     try:
         result = run_pipelines(
             loaded.pipelines,
             out=folder,
             seed=seed,
             steps=steps,
-            config=config,
-            on_record=lambda record: print(progress.line(record), flush=True),
+            config={"file": str(loaded.file), "executor": executor, "config": values},
+            on_start=lambda: say(f"{training.name}: {num_steps} steps, seed {seed}, run folder {folder}"),
+            on_record=lambda record: say(progress.line(record)),
         )
     except KeyboardInterrupt:
-        print(f"stopped by Ctrl-C; {folder} holds the steps that were done", file=sys.stderr)
+        print(f"stopped by Ctrl-C; {folder} holds the metrics of the steps that were done", file=sys.stderr)
         raise
-    print(f"done: {result.folder} (metrics.jsonl, events.jsonl, plan.json, model/)")
+    left = sorted(f"{path.name}/" if path.is_dir() else path.name for path in result.folder.iterdir())
+    say(f"done: {result.folder} ({', '.join(left)})")
 
 
 @cli.command()
@@ -85,9 +89,9 @@ def plan(file: str, assignments: tuple[str, ...], as_json: bool) -> None:
 
     plans = compile_pipelines(load_pipelines(file, split_assignments(assignments)).pipelines)
     if as_json:
-        print("[\n" + ",\n".join(one.to_json() for one in plans) + "\n]")
+        say("[\n" + ",\n".join(one.to_json() for one in plans) + "\n]")
     else:
-        print("\n\n".join(plan_text(one) for one in plans))
+        say("\n\n".join(plan_text(one) for one in plans))
 
 
 for command in (check, nodes, new):
@@ -100,11 +104,16 @@ def main() -> None:
 
 
 def _exit_code() -> int:
+    prepare_output()
     try:
         cli.main(standalone_mode=False)
     except UserError as error:
         print(f"{type(error).__name__}: {error.message()}", file=sys.stderr)
         return 2
+    except DagrlError as error:
+        notes: list[str] = getattr(error, "__notes__", [])
+        print("\n  ".join([f"{type(error).__name__}: {error}", *notes]), file=sys.stderr)
+        return 1
     except click.ClickException as error:
         error.show()
         return 2

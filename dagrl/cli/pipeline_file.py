@@ -20,6 +20,8 @@ from dagrl.graph.options import nearest
 from dagrl.graph.pipeline import Pipeline, recorded_pipelines
 from dagrl.graph.source import is_inside_package
 
+#: Lines of the user's that led to an error, innermost first.
+_SHOWN_FRAMES = 4
 _MISSING_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
 
 
@@ -44,7 +46,7 @@ def load_pipelines(path: str, values: Mapping[str, str] | None = None) -> Loaded
     with recorded_pipelines() as opened:
         try:
             built = build(config)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problems = [problem for pipeline in opened for problem in pipeline.problems]
             raise PipelineFileError([*problems, *_problems_of(error, file)], _subject(file)) from error
     return LoadedPipelines(file, config, _checked(built, file, build))
@@ -74,7 +76,7 @@ def _config(config_class: type, values: Mapping[str, str], file: Path, source: s
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise PipelineFileError([Problem(f"`{file.name}` cannot be read: {error}.")], _subject(file)) from error
 
@@ -96,12 +98,12 @@ def _execute(file: Path) -> ModuleType:
         sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PipelineFileError(_problems_of(error, file), _subject(file)) from error
     return module
 
 
-def _problems_of(error: Exception, file: Path) -> list[Problem]:
+def _problems_of(error: BaseException, file: Path) -> list[Problem]:
     """The problems that an exception from the user's code stands for."""
     if isinstance(error, ContractError):
         return [replace(problem, facts=(("in", error.subject), *problem.facts)) for problem in error.problems]
@@ -112,12 +114,13 @@ def _problems_of(error: Exception, file: Path) -> list[Problem]:
         return [Problem(f"SyntaxError: {error.msg}.", at, fix="mend the syntax")]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename, file)]
     at = Location(frames[-1].filename, frames[-1].lineno or 1) if frames else Location(str(file), 1)
-    called = tuple(("from", f"{Location(frame.filename, frame.lineno or 1)}") for frame in reversed(frames[:-1]))
+    places = dict.fromkeys(str(Location(frame.filename, frame.lineno or 1)) for frame in reversed(frames[:-1]))
+    called = tuple(("from", place) for place in list(places)[:_SHOWN_FRAMES])
     message = _message(error).rstrip(".") or "no message"
     return [Problem(f"{type(error).__name__}: {message}.", at, called, _fix_of(error))]
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     missing = _MISSING_NAME.match(str(error)) if isinstance(error, ImportError) else None
     return f"cannot import `{missing['name']}` from `{missing['module']}`" if missing else str(error)
 
@@ -128,7 +131,7 @@ def _is_users(filename: str, file: Path) -> bool:
     return filename == str(file) or ("site-packages" not in filename and not filename.startswith(sys.base_prefix))
 
 
-def _fix_of(error: Exception) -> str:
+def _fix_of(error: BaseException) -> str:
     missing = _MISSING_NAME.match(str(error)) if isinstance(error, ImportError) else None
     if missing is not None and missing["module"] in sys.modules:
         close = nearest(missing["name"], dir(sys.modules[missing["module"]]))
@@ -136,6 +139,8 @@ def _fix_of(error: Exception) -> str:
             return f"did you mean `{close}`?"
     if isinstance(error, ModuleNotFoundError):
         return "install it, or put the file beside the pipeline"
+    if isinstance(error, SystemExit):
+        return "let the file and `build` return normally; raise an error to refuse"
     if isinstance(error, NameError) and error.name:
         close = nearest(error.name, _public_names())
         known = f"did you mean `{close}`? " if close else ""

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from dagrl.compiler.machine import Machine
 from dagrl.compiler.rows import symbolic_rows
 from dagrl.errors import Location, Problem
-from dagrl.graph.checks import view
-from dagrl.graph.contract import NodeContract, Option, Read
+from dagrl.graph.checks import CallView, view
+from dagrl.graph.contract import Check, NodeContract, Option, Read
 from dagrl.graph.losses import LossTerms
 from dagrl.graph.models import model_fault
 from dagrl.graph.node import DECLARED
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Columns of an edge that a message lists.
 _SHOWN_COLUMNS = 3
+#: Dims whose size differs from step to step.
+_WIDTHS = frozenset({"P", "T", "S"})
 
 
 def pipeline_problems(pipeline: Pipeline) -> list[Problem]:
@@ -32,11 +34,26 @@ def pipeline_problems(pipeline: Pipeline) -> list[Problem]:
         return [*problems, Problem(what, pipeline.at, fix="call nodes inside its `with` block")]
     for call in pipeline.calls:
         problems += _column_problems(pipeline, call)
+        problems += _unknown_widths(pipeline, call)
         problems += _loss_problems(pipeline, call)
         problems += _refusals(pipeline, call)
     problems += _row_problems(pipeline)
     problems += _dead_calls(pipeline)
     return problems
+
+
+def purpose_problems(pipeline: Pipeline, *, is_step: bool) -> Iterator[Problem]:
+    """What does not fit a pipeline's place: `build` returns the step first, evaluations after it."""
+    if is_step and pipeline.every is not None:
+        what = f"pipeline `{pipeline.name}` comes first, so it is the step, but has every={pipeline.every}."
+        yield Problem(what, pipeline.at, fix="return the step first and evaluations after it; a step takes no `every`")
+    if not is_step and pipeline.steps is not None:
+        what = f"pipeline `{pipeline.name}` comes after the step, so it evaluates, but has steps={pipeline.steps}."
+        yield Problem(what, pipeline.at, fix="return the step first; an evaluation takes `every`")
+    for call in () if is_step else pipeline.calls:
+        if call.contract.mutates:
+            what = f"`{call.name}` changes a model, but pipeline `{pipeline.name}` only evaluates."
+            yield Problem(what, call.at, fix="train in the step, which `build` returns first")
 
 
 def in_file_order(problems: Iterable[Problem]) -> list[Problem]:
@@ -97,6 +114,25 @@ def _column_problems(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
                 )
 
 
+def _unknown_widths(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
+    """A role-less node cannot know a width that its rows already have unless it reads a column of that width."""
+    if call.contract.role is not None:
+        return
+    read = {dim for read in call.reads() if call.origins(read.name) for dim in read.type.dims}
+    read |= {"P", "T"} if "S" in read else set()
+    above = pipeline.ancestors(call.name)
+    known = {dim for other in above for write in other.contract.writes for dim in write.type.dims}
+    for write in call.contract.writes:
+        unknown = (set(write.type.dims) & _WIDTHS & known) - read
+        if unknown:
+            yield Problem(
+                f"`{call.name}` writes `{write.name}: {write.type}`, but reads no column that is as wide.",
+                call.at,
+                (("declared", str(call.contract.at)),),
+                f"let `{call.contract.name}` read one, e.g. `response_mask`, and take the width from it",
+            )
+
+
 def _missing(pipeline: Pipeline, call: Call, read: Read) -> Problem:
     inputs = "; ".join(f"{edge.call} ({_few(edge.columns)})" for edge in call.inputs)
     return Problem(
@@ -148,9 +184,13 @@ def _loss_problems(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
             what = f"`{call.name}` has the loss `{terms}`, in which every coefficient is 0."
             yield Problem(what, call.at, fix="give one term a coefficient other than 0")
         for term in terms.live:
+            if not isfinite(term.coefficient):
+                yield Problem(
+                    f"loss term `{term}` has a coefficient that is no number.", term.at, fix="give a finite one"
+                )
             if term.contract.check is not None and not term.problems:
-                for refusal in term.contract.check(view(call, pipeline, term.option_values())):
-                    yield Problem(f"loss `{term.contract.name}`: {refusal}.", term.at)
+                seen = view(call, pipeline, term.option_values())
+                yield from _refused(f"loss `{term.contract.name}`", term.contract.check, seen, term.at)
         yield from _clashing_reads(call, terms)
 
 
@@ -168,8 +208,23 @@ def _clashing_reads(call: Call, terms: LossTerms) -> Iterator[Problem]:
 def _refusals(pipeline: Pipeline, call: Call) -> Iterator[Problem]:
     if call.contract.check is None or not _has_valid_options(call):
         return
-    for refusal in call.contract.check(view(call, pipeline)):
-        yield Problem(f"`{call.name}`: {refusal}.", call.at)
+    yield from _refused(f"`{call.name}`", call.contract.check, view(call, pipeline), call.at)
+
+
+def _refused(owner: str, check: Check, seen: CallView, at: Location) -> Iterator[Problem]:
+    """The refusals of a ``check=`` function; one that fails or returns something else is itself a problem."""
+    try:
+        refusals: Any = check(seen)
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything, and the other problems stand
+        what = f"the `check=` of {owner} raised {type(error).__name__}: {error}."
+        yield Problem(what, at, fix=f"mend `{check.__name__}`: it returns a list of refusals")
+        return
+    if type_fault(refusals, list[str]) is not None:
+        what = f"the `check=` of {owner} returned {refusals!r}."
+        yield Problem(what, at, fix=f"let `{check.__name__}` return a list of refusals, empty if there are none")
+        return
+    for refusal in refusals:
+        yield Problem(f"{owner}: {refusal}.", at)
 
 
 def _has_valid_options(call: Call) -> bool:
@@ -265,7 +320,7 @@ def _optimizer_problems(optimizer: AdamW, at: Location) -> Iterator[Problem]:
         yield from problems
         return
     limits: tuple[tuple[str, bool, str], ...] = (
-        ("lr", 0 < optimizer.lr < inf, "above 0"),
+        ("lr", 0 < optimizer.lr < inf, "a finite number above 0"),
         ("warmup", optimizer.warmup >= 0, "a number of steps, 0 or more"),
         ("min_lr_ratio", 0 <= optimizer.min_lr_ratio <= 1, "between 0 and 1"),
         ("betas", all(0 <= beta < 1 for beta in optimizer.betas), "two numbers from 0 to below 1"),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dagrl.compiler.alias import alias
-from dagrl.compiler.check import in_file_order, pipeline_problems, resource_problems
+from dagrl.compiler.check import in_file_order, pipeline_problems, purpose_problems, resource_problems
 from dagrl.compiler.machine import LOCAL, Machine
 from dagrl.compiler.plan import GroupPlan, Plan
 from dagrl.compiler.prune import prune
@@ -23,6 +23,8 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
     groups = list(dict.fromkeys(call.group for call in calls if call.group is not None))
     faulty = {pipeline.name: found for pipeline in pipelines if (found := pipeline_problems(pipeline))}
     problems = [problem for found in faulty.values() for problem in found]
+    for number, pipeline in enumerate(pipelines):
+        problems += purpose_problems(pipeline, is_step=number == 0)
     problems += _name_clashes(pipelines)
     problems += resource_problems(groups, machine)
     if problems:

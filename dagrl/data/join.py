@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dagrl.data.errors import DataError
+from dagrl.errors import DataError
 
 #: A tensor or an object column.
 Values = TypeVar("Values", Tensor, np.ndarray)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dagrl.data.errors import DataError, MissingColumnError
+from dagrl.errors import DataError, MissingColumnError
 
 V = TypeVar("V")
 

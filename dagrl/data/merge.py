@@ -10,9 +10,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from dagrl.data.equality import equal, is_float, is_nan, tensors_equal
-from dagrl.data.errors import DataError, DataTypeError
 from dagrl.data.metrics import Max, Mean, Metrics, Min, Sum, merge_all
 from dagrl.data.tensordicts import tensors_of
+from dagrl.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
     from dagrl.data.proto import DataProto

@@ -63,6 +63,9 @@ class Metrics(Mapping[str, Metric]):
 
     def __init__(self, values: Mapping[str, Metric] | None = None) -> None:
         self._values = dict(values or {})
+        for name, metric in self._values.items():
+            if not isinstance(metric, Metric):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"metric `{name}` is {metric!r}: give a Mean, Max, Min or Sum, e.g. Mean(sum, count)")
 
     def __getitem__(self, name: str) -> Metric:
         return self._values[name]

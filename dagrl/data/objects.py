@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dagrl.data.errors import DataTypeError
+from dagrl.errors import DataTypeError
 
 
 def object_array(values: Sequence[Any] | np.ndarray) -> np.ndarray:

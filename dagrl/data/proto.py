@@ -16,7 +16,6 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from dagrl.data.equality import equal
-from dagrl.data.errors import DataError, DataTypeError, MissingColumnError, RowIndexError
 from dagrl.data.keys import check_at_least, chosen, listed, names_of, renamed, require, without
 from dagrl.data.merge import (
     check_columns,
@@ -30,6 +29,7 @@ from dagrl.data.merge import (
 from dagrl.data.objects import object_column, own_copies
 from dagrl.data.row_index import RowsLike, check_row, mini_batches, row_index, single_row
 from dagrl.data.tensordicts import as_tensordict, build_tensordict, from_tensordict, tensors_of
+from dagrl.errors import DataError, DataTypeError, MissingColumnError, RowIndexError
 
 __all__ = [
     "DataError",
@@ -91,8 +91,6 @@ class DataProto:
             )
         )
 
-    # ---- in and out
-
     @classmethod
     def from_dict(
         cls,
@@ -126,8 +124,6 @@ class DataProto:
     def to_tensordict(self) -> TensorDict:
         """All columns and meta_info in one new TensorDict, as `from_tensordict` reads it."""
         return as_tensordict(self.batch, self.non_tensor_batch, self.meta_info, len(self))
-
-    # ---- rows
 
     def __getitem__(self, item: int | RowsLike) -> "DataProto | DataProtoItem":
         row = single_row(item)
@@ -242,8 +238,6 @@ class DataProto:
         objects = {name: value[where] for name, value in self.non_tensor_batch.items()}
         return DataProto(batch, objects, self.meta_info)
 
-    # ---- columns
-
     def select(
         self,
         batch_keys: Sequence[str] | None = None,
@@ -327,8 +321,6 @@ class DataProto:
             chosen(objects, self.non_tensor_batch, "object column"),
             chosen(meta, self.meta_info, "meta_info key"),
         )
-
-    # ---- looking at it
 
     def check_consistency(self) -> None:
         """Raise a DataError that names the first column that does not fit the others."""

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dagrl.data.errors import DataError, DataTypeError, RowIndexError
+from dagrl.errors import DataError, DataTypeError, RowIndexError
 
 #: Chooses several rows: a slice, positions, or one bool for each row.
 RowsLike = slice | Sequence[int] | Sequence[bool] | np.ndarray | Tensor

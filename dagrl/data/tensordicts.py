@@ -7,8 +7,8 @@ import numpy as np
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 from torch import Tensor
 
-from dagrl.data.errors import DataError, DataTypeError
 from dagrl.data.objects import object_array
+from dagrl.errors import DataError, DataTypeError
 
 
 def tensors_of(batch: TensorDict | None) -> dict[str, Tensor]:

@@ -6,12 +6,13 @@ The one place that turns transformers' many ways to fail into a message.
 from __future__ import annotations
 
 import copy
+import os
 import re
 import tempfile
 import warnings
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from logging import CRITICAL
+from logging import CRITICAL, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def load_model(folder_or_name: str, *, dtype: torch.dtype, attn_implementation: 
             output_loading_info=True,
         )
     model, report = loaded
-    _check_weights(folder_or_name, report)
+    _check_weights(folder_or_name, report, model.state_dict())
     return model
 
 
@@ -70,9 +71,18 @@ def save_model(
             _twin(model).save_pretrained(complete, state_dict=_cast(model, dtype))
             _write_configs(model, dtype, complete)
             tokenizer.save_pretrained(complete)
+        _make_readable(complete)
         if folder.exists():
             folder.rename(Path(aside, "old"))
         complete.rename(folder)
+
+
+def _make_readable(folder: Path) -> None:
+    """Files as open as new files are here: safetensors writes for the owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for file in folder.iterdir():
+        file.chmod(0o666 & ~mask)
 
 
 def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -124,7 +134,11 @@ def _ids(value: Any) -> list[int]:
     """A config's token ids as a list: they come as one, several or None."""
     if value is None:
         return []
-    return [value] if isinstance(value, int) else list(value)
+    ids = [value] if isinstance(value, int) else list(value)
+    if not all(isinstance(token, int) for token in ids):
+        fix = "give a number or a list of numbers in config.json or generation_config.json"
+        raise ConfigError([Problem(f"a model's token ids are {value!r}, which are no numbers.", fix=fix)])
+    return ids
 
 
 def _inside(ids: Iterable[int], vocabulary_size: int) -> list[int]:
@@ -173,14 +187,18 @@ def _write_configs(model: PreTrainedModel, dtype: torch.dtype, folder: Path) -> 
 def _quiet() -> Generator[None]:
     """Neither transformers' log nor progress bars nor warnings; what was set is put back."""
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub = getLogger("huggingface_hub")
+    hub_level = hub.level
     logging.set_verbosity(CRITICAL)
     logging.disable_progress_bar()
+    hub.setLevel(CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.set_verbosity(verbosity)
+        hub.setLevel(hub_level)
         if progress:
             logging.enable_progress_bar()
 
@@ -227,15 +245,23 @@ def _unreadable(kind: str, reference: str, error: Exception) -> Problem:
     return Problem(f"the {kind} cannot be loaded", facts=((kind, repr(reference)), ("cause", cause)), fix=fix)
 
 
-def _check_weights(reference: str, report: Mapping[str, Any]) -> None:
-    """Refuse weights that transformers would fill in at random."""
+def _check_weights(reference: str, report: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuse weights that transformers would fill in at random, and layers that it would leave out."""
     mismatched = [f"{name}: {tuple(have)} for {tuple(want)}" for name, have, want in report["mismatched_keys"]]
-    facts = [(label, _few(names)) for label, names in (("missing", report["missing_keys"]), ("shapes", mismatched))]
+    spare = _spare_layers(report["unexpected_keys"], known)
+    found = (("missing", report["missing_keys"]), ("shapes", mismatched), ("more layers", spare))
+    facts = [(label, _few(names)) for label, names in found]
     facts = [(label, text) for label, text in facts if text]
     if facts:
         what = "the weights do not fill the model that config.json describes"
         fix = "check that weights and config.json belong together, as a causal language model"
         raise ConfigError([Problem(what, facts=(("model", repr(reference)), *facts), fix=fix)])
+
+
+def _spare_layers(unexpected: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Unexpected weights that look like the model's own but for a number; other extras do no harm."""
+    patterns = {re.sub(r"\d+", "N", name) for name in known}
+    return [name for name in unexpected if re.sub(r"\d+", "N", name) in patterns]
 
 
 def _few(names: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -30,6 +30,23 @@ class ResponseTokens(NamedTuple):
     hidden: Float[Tensor, "N H"]
     targets: Int64[Tensor, " N"]
     temperatures: Float32[Tensor, " N"]
+
+
+class Cut(NamedTuple):
+    """The places of a batch that are kept: prompt places ``first`` to ``prompt``, and ``response`` response places."""
+
+    first: int
+    prompt: int
+    response: int
+
+    def apply(self, column: Tensor, dims: tuple[str, ...]) -> Tensor:
+        """A column [B, *dims], cut in P, T and S; other dims stay."""
+        kept = {
+            "P": slice(self.first, self.prompt),
+            "T": slice(0, self.response),
+            "S": slice(self.first, self.prompt + self.response),
+        }
+        return column[(slice(None), *(kept.get(dim, slice(None)) for dim in dims))]
 
 
 class Scorer:
@@ -76,21 +93,28 @@ class Scorer:
 
     def take(self, tokens: TokenBatch, rows: slice) -> TokenBatch:
         """The rows, on the model's device, without columns in which none of them has a token."""
+        return self.cut(tokens, rows)[0]
+
+    def cut(self, tokens: TokenBatch, rows: slice) -> tuple[TokenBatch, Cut]:
+        """``take``, and what was cut off, so that other columns of the rows can follow."""
         part = TokenBatch(*(column[rows].to(self.device) for column in tokens))
         width = part.response_mask.shape[1]
         used = part.attention_mask.any(0)
         prompt, response = used[: used.numel() - width], used[used.numel() - width :]
         first = int(prompt.int().argmax())
         last = int(response.nonzero()[-1]) + 1 if bool(response.any()) else 0
+        cut = Cut(first, prompt.numel(), last)
         if first == 0 and last == width:
-            return part
-        kept = slice(first, prompt.numel() + last)
-        return TokenBatch(
-            part.input_ids[:, kept],
-            part.attention_mask[:, kept],
-            part.position_ids[:, kept],
-            part.response_mask[:, :last],
-            part.temperatures,
+            return part, cut
+        return (
+            TokenBatch(
+                cut.apply(part.input_ids, ("S",)),
+                cut.apply(part.attention_mask, ("S",)),
+                cut.apply(part.position_ids, ("S",)),
+                cut.apply(part.response_mask, ("T",)),
+                part.temperatures,
+            ),
+            cut,
         )
 
     def _score(self, tokens: TokenBatch, with_entropy_grad: bool) -> tuple[Tensor, Tensor]:
@@ -150,11 +174,3 @@ def _head_is_plain(model: PreTrainedModel, head: nn.Linear) -> bool:
     whole = model(input_ids=ids, use_cache=False).logits
     parts = head(model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
     return whole.shape == parts.shape and torch.allclose(whole.float(), parts.float(), rtol=1e-3, atol=1e-3)
-
-
-def masked_columns(columns: dict[str, Tensor], mask: Bool[Tensor, "B T"]) -> dict[str, Tensor]:
-    """Float columns of the mask's shape with 0 where nothing is trained, so that NaN there reaches no loss."""
-    return {
-        name: column.masked_fill(~mask, 0) if column.is_floating_point() and column.shape == mask.shape else column
-        for name, column in columns.items()
-    }

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from dagrl.data.metrics import Max, Mean, Metrics, Sum, merge_all
-from dagrl.engines.scoring import Scorer, masked_columns
-from dagrl.errors import TrainingError
+from dagrl.data.metrics import Mean, Metric, Metrics, Sum, merge_all
+from dagrl.engines.scoring import Cut, Scorer
+from dagrl.errors import NodeError, TrainingError
+from dagrl.graph.contract import Read
 from dagrl.graph.losses import LossTerm
 from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import AdamW
@@ -44,7 +46,6 @@ class Trainer:
         self.scorer = scorer
         self.spec = optimizer
         self.total_steps = total_steps
-        self.num_updates = 0
         self._dropout = dropout
         self._parameters = [parameter for parameter in scorer.model.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.AdamW(
@@ -69,7 +70,7 @@ class Trainer:
         Raises:
             TrainingError: when a gradient is not finite; the weights then are those before its step.
         """
-        lr = self.spec.lr * lr_factor(self.spec, self.num_updates, self.total_steps)
+        lr = self.spec.lr * lr_factor(self.spec, plan.step - 1, self.total_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         whole = _Rows(tokens, columns, rollout_logprobs)
@@ -81,7 +82,6 @@ class Trainer:
             ]
         finally:
             self.scorer.model.eval()
-        self.num_updates += 1
         return merge_all(parts).merge({"actor/lr": Mean(lr, 1.0)})
 
     def _optimizer_step(self, rows: _Rows, plan: UpdatePlan, *, first: bool) -> Metrics:
@@ -94,49 +94,39 @@ class Trainer:
         for micro in self.scorer.micro_batches(rows.tokens, plan.micro_batch_size):
             part, share = self._backward(rows.take(micro), plan, denominators, first=first)
             metrics, loss = metrics.merge(part), loss + share
-        norm = self._clipped_norm()
+        norm = self._clipped_norm(plan.step)
         self._optimizer.step()
-        return metrics.merge(
-            {"actor/loss": Mean(loss, 1.0), "actor/grad_norm": Mean(norm, 1.0), "actor/optimizer_steps": Sum(1.0)}
-        )
+        own = {"actor/loss": Mean(loss, 1.0), "actor/grad_norm": Mean(norm, 1.0), "actor/optimizer_steps": Sum(1.0)}
+        return _joined(metrics, own)
 
     def _backward(
         self, rows: _Rows, plan: UpdatePlan, denominators: Denominators, *, first: bool
     ) -> tuple[Metrics, float]:
         """Add the gradient of one micro-batch; its metrics, and its share of the mini-batch's loss."""
-        tokens = self.scorer.take(rows.tokens, slice(None))
+        tokens, cut = self.scorer.cut(rows.tokens, slice(None))
         mask = tokens.response_mask
         if not bool(mask.any()):
             return Metrics(), 0.0
         wants_entropy = any("new_entropy" in term.contract.engine_outputs for term in plan.loss.live)
         scored = self.scorer.forward(tokens, with_entropy_grad=wants_entropy)
         outputs = {"new_logprobs": scored.logprobs, "new_entropy": scored.entropy}
-        inputs = self._loss_inputs(rows, plan, outputs, mask)
-        losses, metrics = _sum_of_terms(plan.loss.live, inputs)
+        aliased = {column: outputs[output].detach() for column, output in plan.aliases.items()}
+        columns = _loss_columns(rows.columns, plan.loss.reads(), cut, mask)
+        losses, metrics = _sum_of_terms(plan.loss.live, {**columns, **aliased, **outputs}, mask)
         loss = aggregate(losses, mask, plan.loss_agg_mode, denominators, norm_length=plan.norm_length)
         loss.backward()
-        observed = {"actor/entropy": mean_metric(scored.entropy.detach(), mask)}
+        observed: dict[str, Metric] = {"actor/entropy": mean_metric(scored.entropy.detach(), mask)}
         if first and rows.rollout_logprobs is not None:
-            observed |= _gap(scored.logprobs.detach(), _narrow(rows.rollout_logprobs, mask), mask)
-        return metrics.merge(observed), float(loss.detach())
+            rollout = cut.apply(rows.rollout_logprobs, ("T",)).to(mask.device)
+            observed |= _gap(scored.logprobs.detach(), rollout, mask)
+        return _joined(metrics, observed), float(loss.detach())
 
-    def _loss_inputs(
-        self, rows: _Rows, plan: UpdatePlan, outputs: Mapping[str, Tensor], mask: Tensor
-    ) -> dict[str, Tensor]:
-        whole_mask = rows.tokens.response_mask
-        columns = {
-            name: _narrow(column, mask) if column.shape == whole_mask.shape else column.to(mask.device)
-            for name, column in rows.columns.items()
-        }
-        aliased = {column: outputs[output].detach() for column, output in plan.aliases.items()}
-        return {**masked_columns(columns, mask), **aliased, **outputs}
-
-    def _clipped_norm(self) -> float:
+    def _clipped_norm(self, step: int) -> float:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not bool(norm.isfinite()):
             raise TrainingError(
-                f"the gradient norm is {float(norm)} at update {self.num_updates + 1}: "
+                f"the gradient norm is {float(norm)} in step {step}: "
                 "a loss or a column is not finite; the weights are those before this step"
             )
         if self.spec.max_grad_norm is not None:
@@ -178,26 +168,69 @@ def _walk(seeds: Int64[Tensor, " B"], plan: UpdatePlan) -> Iterator[Tensor | Non
             yield batches[number]
 
 
-def _sum_of_terms(terms: tuple[LossTerm, ...], inputs: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
-    total: Tensor | None = None
+def _loss_columns(columns: Mapping[str, Tensor], reads: Sequence[Read], cut: Cut, mask: Tensor) -> dict[str, Tensor]:
+    """The columns of a micro-batch, cut by their declared dims like its tokens.
+
+    Float columns over the response hold 0 where nothing is trained, so that NaN there reaches no loss.
+    """
+    narrowed: dict[str, Tensor] = {}
+    for read in reads:
+        if read.name in columns:
+            column = cut.apply(columns[read.name].to(mask.device), read.type.dims[1:])
+            hidden = read.type.dims == ("B", "T") and column.is_floating_point()
+            narrowed[read.name] = column.masked_fill(~mask, 0) if hidden else column
+    return narrowed
+
+
+def _sum_of_terms(terms: Sequence[LossTerm], inputs: Mapping[str, Tensor], mask: Tensor) -> tuple[Tensor, Metrics]:
+    """The weighted per-token losses; a loss that comes twice has its second metrics under ``NAME#2/``."""
+    total = torch.zeros(mask.shape, device=mask.device)
     metrics = Metrics()
+    seen: Counter[str] = Counter()
     for term in terms:
+        name = term.contract.name
         names = [*term.contract.engine_outputs, *(read.name for read in term.contract.reads)]
-        given = {name: inputs[name] for name in names if name in inputs}
-        losses, observed = term.loss.function(**given, **term.option_values())
-        total = term.coefficient * losses if total is None else total + term.coefficient * losses
-        metrics = metrics.merge(observed)
-    if total is None:
-        raise TrainingError("the loss has no live term")
+        given = {column: inputs[column] for column in names if column in inputs}
+        losses, observed = _checked(name, term.loss.function(**given, **term.option_values()), mask)
+        total = total + term.coefficient * losses
+        seen[name] += 1
+        prefix = f"{name}#{seen[name]}/" if seen[name] > 1 else ""
+        metrics = _joined(metrics, {f"{prefix}{key}": metric for key, metric in observed.items()})
     return total, metrics
 
 
-def _narrow(column: Tensor, mask: Tensor) -> Tensor:
-    """The column cut to the micro-batch's width, on its device."""
-    return column[:, : mask.shape[1]].to(mask.device)
+def _checked(name: str, returned: object, mask: Tensor) -> tuple[Tensor, Metrics]:
+    """What a loss returned, if it is what every loss declares.
+
+    Raises:
+        NodeError: naming the loss and what it returned.
+    """
+    match returned:
+        case (Tensor() as losses, Metrics() as metrics):
+            pass
+        case _:
+            raise NodeError(f"loss `{name}` returned {type(returned).__name__}, not a pair of losses and Metrics")
+    if losses.shape != mask.shape or not losses.is_floating_point():
+        found = f"{str(losses.dtype).removeprefix('torch.')}{list(losses.shape)}"
+        raise NodeError(f"loss `{name}` returned {found}: per-token losses here are float{list(mask.shape)}, [B T]")
+    if not losses.requires_grad:
+        raise NodeError(f"loss `{name}` returned losses without a gradient: it uses no engine output, or detached it")
+    return losses, metrics
 
 
-def _gap(trainer: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, Mean | Max]:
+def _joined(metrics: Metrics, more: Mapping[str, Metric]) -> Metrics:
+    """Metrics of different losses and of the engine side by side.
+
+    Raises:
+        NodeError: when two of them have one name.
+    """
+    twice = sorted(metrics.keys() & more.keys())
+    if twice:
+        raise NodeError(f"two losses, or a loss and the engine, report the metric `{twice[0]}`: rename the loss's")
+    return metrics.merge(more)
+
+
+def _gap(trainer: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, Metric]:
     """How far the rollout engine's log-probs are from the trainer's, in nats."""
     gap = (trainer - rollout).abs()
     return {"rollout/logprob_gap": mean_metric(gap, mask), "rollout/logprob_gap_max": max_metric(gap, mask)}

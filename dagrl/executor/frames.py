@@ -84,11 +84,18 @@ class Frames:
         frame, column_type = self._frames[read.call], self._type(read)
         index = select_rows(frame.rows.row_ids, rows.row_ids)
         if column_type.is_object:
-            return take(frame.data.non_tensor_batch[read.source], index)
+            return _read_only(take(frame.data.non_tensor_batch[read.source], index))
         column = take(_tensor(frame.data, read.source), index)
         if PAD_SIDES.keys().isdisjoint(column_type.dims):
             return column
         return repad(column, column_type.dims, frame.widths, widths, pad_value(read.source, column_type.dtype))
+
+
+def _read_only(column: np.ndarray) -> np.ndarray:
+    """The same objects in an array whose places cannot be assigned."""
+    view = column.view()
+    view.flags.writeable = False
+    return view
 
 
 def _tensor(data: DataProto, name: str) -> Tensor:

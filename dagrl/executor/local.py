@@ -16,9 +16,9 @@ from torch import Tensor
 from dagrl.compiler.plan import FreeOp, Plan, RunOp, SyncOp
 from dagrl.data.columns import LEGEND
 from dagrl.data.metrics import Metrics, Sum
-from dagrl.errors import DagrlError
+from dagrl.errors import DagrlError, NodeError
 from dagrl.executor.column_metrics import column_metrics
-from dagrl.executor.events import ColumnsFreed, Listener, OpFailed, OpFinished, OpStarted, WeightsSynced
+from dagrl.executor.events import ColumnsFreed, Event, Listener, OpFailed, OpFinished, OpStarted, WeightsSynced
 from dagrl.executor.frames import Frames, Rows
 from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.specs import WorkerGroup
@@ -47,9 +47,9 @@ class Planned:
 class LocalExecutor:
     """Holds one worker for each group and walks plans; node states live here between steps."""
 
-    def __init__(self, planned: Sequence[Planned], *, seed: int, total_steps: int, listener: Listener) -> None:
+    def __init__(self, planned: Sequence[Planned], *, seed: int, total_steps: int) -> None:
         self.seed = seed
-        self._listener = listener
+        self._listeners: list[Listener] = []
         self._end = weakref.finalize(self, close_pools)
         self.workers = _start_workers(planned, total_steps)
         self._states = {
@@ -72,9 +72,14 @@ class LocalExecutor:
         """End the processes that nodes have started; done too when the executor is collected, and at exit."""
         self._end()
 
-    def emit(self, event: Any) -> None:
-        """Hand an event to the listener."""
-        self._listener(event)
+    def subscribe(self, listener: Listener) -> None:
+        """Have every event from now on handed to ``listener``."""
+        self._listeners.append(listener)
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to the subscribers."""
+        for listener in self._listeners:
+            listener(event)
 
     def state(self, pipeline: str, call: str) -> Any:
         """The state of a call, None if it keeps none."""
@@ -96,6 +101,7 @@ class _Walk:
         self.frames = Frames(planned.pipeline)
         self.metrics = Metrics()
         self._prefixes = _metric_prefixes(planned)
+        self._reporters: dict[str, str] = {}
 
     def run(self) -> Metrics:
         for op in self.plan.ops:
@@ -115,9 +121,12 @@ class _Walk:
         started, cpu = time.perf_counter(), time.process_time()
         try:
             num_rows = self._run_call(op, self.pipeline.call(op.call))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.executor.emit(OpFailed(time.time(), name, self.step, op.id, f"{type(error).__name__}: {error}"))
-            error.add_note(f"in node `{op.call}` ({op.at}) of pipeline `{name}`, step {self.step}")
+            note = f"in node `{op.call}` ({op.at}) of pipeline `{name}`, step {self.step}"
+            if isinstance(error, SystemExit):
+                raise NodeError(f"sys.exit({error.code!r}) was called {note}: raise an error instead") from error
+            error.add_note(note)
             raise
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
         self.executor.emit(OpFinished(time.time(), name, self.step, op.id, num_rows, seconds, cpu_seconds))
@@ -132,11 +141,12 @@ class _Walk:
         inputs = NodeInputs(
             columns=columns,
             widths=widths,
-            group_ids=rows.group_ids,
+            group_ids=rows.group_ids.clone(),
             seeds=hash_ids(key_of(self.executor.seed, self.plan.pipeline, self.step, op.call), rows.row_ids),
             positions=self._positions(call),
             wanted=frozenset(op.writes),
             aliases=op.aliases,
+            step=self.step,
             state=self.executor.state(self.plan.pipeline, op.call),
         )
         output = run_node(call, inputs, self.executor.worker(op.group))
@@ -150,11 +160,16 @@ class _Walk:
         self.frames.put(op.call, rows, output.widths, kept)
         if call.contract.state is not None:
             self.executor.set_state(self.plan.pipeline, op.call, output.state)
-        self._observe(op, output.metrics.merge(column_metrics(output.columns)))
+        self._observe(op, output.metrics)
+        self._observe(op, column_metrics(output.columns))
 
     def _observe(self, op: RunOp, metrics: Metrics) -> None:
-        prefix = self._prefixes[op.call]
-        self.metrics = self.metrics.merge({f"{prefix}{name}": metric for name, metric in metrics.items()})
+        named = {f"{self._prefixes[op.call]}{name}": metric for name, metric in metrics.items()}
+        for name in named:
+            first = self._reporters.setdefault(name, op.call)
+            if first != op.call or name in self.metrics:
+                raise NodeError(f"`{op.call}` reports the metric `{name}`, which `{first}` reports already: rename it")
+        self.metrics = self.metrics.merge(named)
 
     def _source_rows(self, call: Call) -> Rows:
         n = call.options["n"]
@@ -193,13 +208,20 @@ def _start_workers(planned: Sequence[Planned], total_steps: int) -> dict[str, Po
 
 
 def _metric_prefixes(planned: Planned) -> dict[str, str]:
-    """What each call's metrics begin with: its name, if its node or a column it measures comes twice."""
+    """What each call's metrics begin with: its name, if its node or a column it measures comes twice.
+
+    A call whose measured column another call turns into the same column, as a penalty does with rewards, counts
+    as a part of the whole: it carries its name and the last of the chain does not.
+    """
     runs = planned.plan.runs
     nodes = Counter(op.node for op in runs)
     measured = {op.call: _measured(planned.pipeline.call(op.call)) for op in runs}
-    columns = Counter(name for names in measured.values() for name in names)
+    parts = {read.call for op in runs for read in op.reads if read.source in measured[op.call]}
+    wholes = Counter(name for call, names in measured.items() if call not in parts for name in names)
     return {
-        op.call: f"{op.call}/" if nodes[op.node] > 1 or any(columns[name] > 1 for name in measured[op.call]) else ""
+        op.call: f"{op.call}/"
+        if nodes[op.node] > 1 or op.call in parts or any(wholes[name] > 1 for name in measured[op.call])
+        else ""
         for op in runs
     }
 

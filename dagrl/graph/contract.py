@@ -32,7 +32,7 @@ class Required:
 REQUIRED = Required()
 
 #: Keyword-only parameters that the executor fills; a pipeline cannot pass them.
-EXECUTOR_KEYWORDS = frozenset({"wanted", "aliases"})
+EXECUTOR_KEYWORDS = frozenset({"wanted", "aliases", "step"})
 #: Options that the compiler and the trainer read, which a node of the kind must therefore have.
 SOURCE_OPTIONS = ("data", "split", "batch_size", "n")
 MINIBATCH_OPTIONS = ("mini_batch_size", "epochs")

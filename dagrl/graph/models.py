@@ -43,5 +43,7 @@ def model_fault(reference: str) -> tuple[str, str] | None:
 
 
 def _looks_like_path(reference: str) -> bool:
-    """True for what cannot be a Hugging Face name, which is NAME or OWNER/NAME."""
-    return reference.startswith((".", "/", "~")) or reference.count("/") > 1 or reference.endswith("/")
+    """True for what is no Hugging Face name (NAME or OWNER/NAME), or whose first part is a local folder."""
+    if reference.startswith((".", "/", "~")) or reference.count("/") > 1 or reference.endswith("/"):
+        return True
+    return "/" in reference and Path(reference).parent.is_dir()

@@ -18,9 +18,9 @@ from dagrl.data.columns import ColumnType
 from dagrl.errors import Location, PipelineFileError, Problem
 from dagrl.graph.contract import NodeContract, Read
 from dagrl.graph.losses import LossTerms
-from dagrl.graph.options import did_you_mean, option_problems, with_defaults
+from dagrl.graph.options import did_you_mean, option_problems, type_fault, with_defaults
 from dagrl.graph.source import caller_location
-from dagrl.graph.specs import WorkerGroup
+from dagrl.graph.specs import WorkerGroup, require_name
 
 if TYPE_CHECKING:
     from dagrl.graph.node import Node
@@ -73,6 +73,8 @@ class Edge:
     def rename(self, **names: str) -> Edge:
         """An edge on which column ``old`` is read as ``new``: ``edge.rename(rewards="baseline_rewards")``."""
         self._report_unknown("rename", names)
+        for old in [old for old, new in names.items() if type_fault(new, str) or not new.isidentifier()]:
+            self.pipeline.report(f"`rename` got `{old}={names.pop(old)!r}`, which is no name.", fix="give a string")
         renamed = {names.get(visible, visible): source for visible, source in self.columns.items()}
         if len(renamed) < len(self.columns):
             twice = ", ".join(f"`{new}`" for new in names.values())
@@ -160,6 +162,7 @@ class Pipeline:
         self.steps = steps
         self.every = every
         self.at = caller_location()
+        require_name("pipeline", name, self.at)
         self.problems: list[Problem] = []
         self.graph: nx.DiGraph[str] = nx.DiGraph()
         self._token: Token[Pipeline | None] | None = None
@@ -175,6 +178,11 @@ class Pipeline:
     def call(self, name: str) -> Call:
         """The call of that name."""
         return self.graph.nodes[name]["call"]
+
+    def ancestors(self, name: str) -> tuple[Call, ...]:
+        """The calls that a call descends from, in file order."""
+        found = nx.ancestors(self.graph, name)
+        return tuple(call for call in self.calls if call.name in found)
 
     def __enter__(self) -> Pipeline:
         outer = _ACTIVE.get()

@@ -86,7 +86,8 @@ class UpdatePlan:
 
     ``aliases`` maps a column that a loss reads to the engine output whose detached value serves as it
     (``old_logprobs`` -> ``new_logprobs``), as the compiler decided. Sizes count rows; 0 is "all at once"
-    for ``mini_batch_size`` and "by the policy's token budget" for ``micro_batch_size``.
+    for ``mini_batch_size`` and "by the policy's token budget" for ``micro_batch_size``. ``step`` counts the
+    run's steps from 1 and sets the learning rate.
     """
 
     loss: LossTerms
@@ -96,6 +97,7 @@ class UpdatePlan:
     micro_batch_size: int
     epochs: int
     aliases: Mapping[str, str]
+    step: int
 
 
 class Policy(Protocol):

@@ -119,6 +119,11 @@ def loss_contract(function: Function, *, check: Check | None, examples: Examples
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in hints:
             _loss_parameter(draft, parameter, hints[parameter.name])
+    if not draft.engine_outputs:
+        draft.fault(
+            "it reads no engine output, so it has no gradient",
+            f"take one of {', '.join(f'`{name}`' for name in sorted(ENGINE_OUTPUTS))}",
+        )
     returned = get_args(hints.get("return"))
     if len(returned) != 2 or _type_or_none(returned[0]) != _TOKEN_TYPE or returned[1] is not Metrics:
         draft.fault(

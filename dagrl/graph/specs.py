@@ -3,10 +3,11 @@
 Nothing here starts a process or loads a model; the runtime classes live elsewhere.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dagrl.errors import Location, PipelineFileError, Problem
 from dagrl.graph.roles import Policy
@@ -14,6 +15,19 @@ from dagrl.graph.source import caller_location
 
 Precision = Literal["bf16", "fp32"]
 Decay = Literal["constant", "linear", "cosine"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def require_name(kind: str, name: Any, at: Location) -> None:
+    """See that a name can stand in messages, plans and file names.
+
+    Raises:
+        PipelineFileError: when it is no string of letters, digits, `_`, `-` and `.`.
+    """
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        what = f"a {kind} is named {name!r}."
+        raise PipelineFileError([Problem(what, at, fix="use letters, digits, `_`, `-` and `.`, not first `-` or `.`")])
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,7 @@ class ResourcePool:
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        require_name("resource pool", self.name, self.at)
         if not isinstance(self.process_on_nodes, tuple | list):  # pyright: ignore[reportUnnecessaryIsInstance]
             what = f"resource pool `{self.name}` has process_on_nodes={self.process_on_nodes!r}."
             fix = "give the processes of each node, e.g. `process_on_nodes=[8, 8]`"
@@ -66,7 +81,8 @@ def adamw(
 
     ``warmup`` counts steps; ``max_grad_norm=None`` turns clipping off. ``decay`` runs over the run's steps.
     """
-    return AdamW(lr, warmup, decay, min_lr_ratio, betas, eps, weight_decay, max_grad_norm)
+    pair: Any = tuple(betas) if isinstance(betas, list) else betas  # a list cannot be hashed
+    return AdamW(lr, warmup, decay, min_lr_ratio, pair, eps, weight_decay, max_grad_norm)
 
 
 @dataclass(frozen=True)
@@ -144,6 +160,7 @@ class WorkerGroup:
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     def __init__(self, name: str, model: ModelSpec, *, pool: ResourcePool) -> None:
+        require_name("worker group", name, caller_location())
         for option, value, kind in (("model", model, ModelSpec), ("pool", pool, ResourcePool)):
             if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]
                 what = f"worker group `{name}` has {option}={value!r}, which is no {kind.__name__}."

@@ -4,6 +4,7 @@ A node is one typed function. It never loads a model or starts a process: it ask
 """
 
 from dagrl.nodes.advantage import grpo_advantage, rloo_advantage
+from dagrl.nodes.filters import short_prompts
 from dagrl.nodes.generate import Rollout, generate
 from dagrl.nodes.logprob import old_logprob, ref_logprob
 from dagrl.nodes.losses import entropy_bonus, gspo, kl_loss, ppo_clip
@@ -31,6 +32,7 @@ __all__ = [
     "report",
     "reward_function",
     "rloo_advantage",
+    "short_prompts",
     "sum_rewards",
     "update_policy",
     "verify",

@@ -1,6 +1,7 @@
 """``generate``: the actor answers; the one node that knows the tokenizer."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Literal, NamedTuple
 
 import torch
@@ -42,8 +43,8 @@ def _sane_sampling(call: CallView) -> list[str]:
     refusals: list[str] = []
     if call.options["max_new_tokens"] < 1:
         refusals.append(f"`max_new_tokens` is {call.options['max_new_tokens']}: it must be at least 1")
-    if call.options["temperature"] < 0:
-        refusals.append(f"`temperature` is {call.options['temperature']}: it must be 0 (greedy) or more")
+    if not 0 <= call.options["temperature"] < inf:
+        refusals.append(f"`temperature` is {call.options['temperature']}: it must be 0 (greedy) or more, and finite")
     limit, policy = call.options["max_prompt_tokens"], call.options["overlong_prompts"]
     if limit is not None and limit < 1:
         refusals.append(f"`max_prompt_tokens` is {limit}: it must be at least 1, or None for no limit")

@@ -1,5 +1,6 @@
 """Losses of the policy update, token by token; the engine aggregates them."""
 
+from math import inf
 from typing import Literal
 
 from jaxtyping import Bool, Float32
@@ -15,10 +16,12 @@ from dagrl.ops.policy_loss import gspo_loss, ppo_clip_loss
 
 def _sane_clip(call: CallView) -> list[str]:
     refusals: list[str] = []
-    eps, dual_clip = call.options["eps"], call.options["dual_clip"]
+    eps, eps_high, dual_clip = call.options["eps"], call.options["eps_high"], call.options["dual_clip"]
     if not 0 < eps < 1:
         refusals.append(f"`eps` is {eps}: the clip range must lie between 0 and 1")
-    if dual_clip is not None and dual_clip <= 1:
+    if eps_high is not None and not 0 < eps_high < inf:
+        refusals.append(f"`eps_high` is {eps_high}: it must be above 0, or None for `eps`")
+    if dual_clip is not None and not 1 < dual_clip < inf:
         refusals.append(f"`dual_clip` is {dual_clip}: it must be above 1")
     return refusals
 

@@ -21,6 +21,8 @@ def _trainable(call: CallView) -> list[str]:
     for name, least in (("mini_batch_size", 0), ("micro_batch_size", 0), ("epochs", 1)):
         if options[name] < least:
             refusals.append(f"`{name}` is {options[name]}: it must be at least {least}")
+    if options["norm_length"] is not None and options["norm_length"] < 1:
+        refusals.append(f"`norm_length` is {options['norm_length']}: it must be at least 1")
     if (options["loss_agg_mode"] == "seq-mean-token-sum-norm") != (options["norm_length"] is not None):
         refusals.append("`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it")
     return refusals
@@ -45,6 +47,7 @@ def update_policy(
     micro_batch_size: int = 0,
     epochs: int = 1,
     aliases: Mapping[str, str],
+    step: int,
 ) -> Metrics:
     """Minimise ``loss`` on the rows: ``epochs`` passes of one optimizer step for each mini-batch.
 
@@ -60,6 +63,7 @@ def update_policy(
         micro_batch_size=micro_batch_size,
         epochs=epochs,
         aliases=aliases,
+        step=step,
     )
     tokens = TokenBatch(input_ids, attention_mask, position_ids, response_mask, temperatures)
     return actor.update(tokens, columns, seeds, plan, rollout_logprobs)

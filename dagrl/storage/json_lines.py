@@ -8,19 +8,20 @@ from typing import Any
 
 def json_line(value: Mapping[str, Any]) -> str:
     """ASCII JSON without a line break; NaN and infinities become null, number-like scalars numbers."""
-    return json.dumps(_plain(value), allow_nan=False)
+    return json.dumps(plain(value), allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The value in the types that JSON has: NaN and infinities are None, number-like scalars numbers, others text."""
     match value:
         case None | bool() | str() | int():
             return value
         case float():
             return value if math.isfinite(value) else None
         case Mapping():
-            return {str(key): _plain(item) for key, item in value.items()}
+            return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [_plain(item) for item in value]
+            return [plain(item) for item in value]
         case _:
             return _scalar(value)
 
@@ -31,4 +32,4 @@ def _scalar(value: Any) -> Any:
         number = value.item()
     except (AttributeError, ValueError, RuntimeError):
         return str(value)
-    return _plain(number) if isinstance(number, bool | int | float | str) else str(value)
+    return plain(number) if isinstance(number, bool | int | float | str) else str(value)

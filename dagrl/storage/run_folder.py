@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,19 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from dagrl.errors import ConfigError, Problem
-from dagrl.storage.json_lines import json_line
+from dagrl.storage.json_lines import json_line, plain
+
+
+def check_new(url: str) -> None:
+    """See that a run folder can be made there; nothing is written.
+
+    Raises:
+        ConfigError: when it already holds something, or is not on a local disk.
+    """
+    fs, root = _file_system(url)
+    if fs.exists(root) and (not fs.isdir(root) or fs.ls(root)):
+        what = f"the run folder `{url}` exists and is {'not empty' if fs.isdir(root) else 'a file'}."
+        raise ConfigError([Problem(what, fix="give another `--out`, or move the old run away")])
 
 
 class RunFolder:
@@ -23,12 +36,10 @@ class RunFolder:
         Raises:
             ConfigError: when it cannot be made, or already holds something.
         """
+        check_new(url)
         self._fs, self._root = _file_system(url)
         self._lines: dict[str, IO[str]] = {}
         try:
-            if self._fs.exists(self._root) and (not self._fs.isdir(self._root) or self._fs.ls(self._root)):
-                what = f"the run folder `{url}` exists and is not empty."
-                raise ConfigError([Problem(what, fix="give another `--out`, or move the old run away")])
             self._fs.makedirs(self._root, exist_ok=True)
         except OSError as error:
             what = f"the run folder `{url}` cannot be made: {error.strerror or error}."
@@ -46,6 +57,10 @@ class RunFolder:
         with self._fs.open(aside, "w") as file:
             file.write(text)
         self._fs.mv(aside, target)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a value whole, as JSON of sorted keys; NaN and infinities become null."""
+        self.write_text(name, json.dumps(plain(value), indent=2, sort_keys=True, allow_nan=False))
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Add one line to a JSON-lines file."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from dagrl.errors import ConfigError, Problem
 from dagrl.executor.events import Event, OpFinished, RunFinished, RunStarted, StepFinished, StepStarted
 from dagrl.executor.local import LocalExecutor, Planned, SourceRows
 from dagrl.graph.pipeline import Call, Pipeline
-from dagrl.storage.run_folder import RunFolder
+from dagrl.storage.run_folder import RunFolder, check_new
 from dagrl.trainer.data_order import NO_ROWS, ShuffledOrder, walk_in_order
 
 MODEL_FOLDER = "model"
@@ -38,7 +37,8 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """One line of metrics.jsonl; times are the only keys that differ between equal runs."""
         times = {"time/step": self.seconds, **{f"time/{op}": spent for op, spent in self.op_seconds.items()}}
-        return {"pipeline": self.pipeline, "step": self.step, **self.metrics, **times}
+        head = {"pipeline": self.pipeline, "step": self.step}
+        return {**head, **self.metrics, **times, **head}
 
 
 @dataclass(frozen=True)
@@ -56,23 +56,25 @@ def run(
     seed: int = 0,
     steps: int | None = None,
     config: Mapping[str, Any] | None = None,
+    on_start: Callable[[], None] | None = None,
     on_record: Callable[[Record], None] | None = None,
 ) -> RunResult:
     """Train: the first pipeline is the step, the others evaluate. ``steps`` overrides the pipeline's own.
 
     Raises:
-        CompileError, ConfigError: before anything is loaded or written.
+        CompileError, ConfigError: before anything is written.
     """
     planned = [Planned(p, plan) for p, plan in zip(pipelines, compile_pipelines(pipelines, LOCAL), strict=True)]
     num_steps = _num_steps(pipelines[0], steps)
     orders = _training_orders(planned[0], seed)
+    check_new(out)
+    executor = LocalExecutor(planned, seed=seed, total_steps=num_steps)
     with RunFolder(out) as folder:
-        folder.write_text(
-            "config.json", json.dumps({"seed": seed, "steps": num_steps, **(config or {})}, indent=2, default=str)
-        )
-        folder.write_text("plan.json", json.dumps([one.plan.to_dict() for one in planned], indent=2, sort_keys=True))
-        loop = _Loop(planned, orders, folder, seed, num_steps, on_record)
-        return loop.run()
+        if on_start is not None:
+            on_start()
+        folder.write_json("config.json", {"seed": seed, "steps": num_steps, **(config or {})})
+        folder.write_json("plan.json", [one.plan.to_dict() for one in planned])
+        return _Loop(planned, executor, orders, folder, num_steps, on_record).run()
 
 
 def _num_steps(pipeline: Pipeline, override: int | None) -> int:
@@ -108,25 +110,25 @@ class _Loop:
     def __init__(
         self,
         planned: Sequence[Planned],
+        executor: LocalExecutor,
         orders: Mapping[str, ShuffledOrder],
         folder: RunFolder,
-        seed: int,
         num_steps: int,
         on_record: Callable[[Record], None] | None,
     ) -> None:
         self.training, *self.evaluations = planned
         self.orders = orders
         self.folder = folder
-        self.seed = seed
+        self.executor = executor
         self.num_steps = num_steps
         self.records: list[Record] = []
         self._on_record = on_record
         self._op_seconds: dict[str, float] = {}
-        self.executor = LocalExecutor(planned, seed=seed, total_steps=num_steps, listener=self._listen)
+        executor.subscribe(self._listen)
 
     def run(self) -> RunResult:
         names = tuple(one.pipeline.name for one in (self.training, *self.evaluations))
-        self._listen(RunStarted(time.time(), names, self.num_steps, self.seed))
+        self._listen(RunStarted(time.time(), names, self.num_steps, self.executor.seed))
         outcome = "failed"
         try:
             self._evaluate(0)
@@ -141,6 +143,7 @@ class _Loop:
         finally:
             done = sum(record.pipeline == self.training.pipeline.name for record in self.records)
             self._listen(RunFinished(time.time(), outcome, done))
+            self.executor.close()
         return RunResult(tuple(self.records), self.folder.path)
 
     def _train(self, step: int) -> None:

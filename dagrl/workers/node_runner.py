@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ class NodeInputs:
     positions: Tensor | None
     wanted: frozenset[str]
     aliases: Mapping[str, str]
+    step: int
     state: Any
 
     @property
@@ -83,7 +84,7 @@ def _arguments(call: Call, inputs: NodeInputs, worker: Any) -> dict[str, Any]:
         arguments[contract.loss_columns] = LossColumns({n: c for n, c in tensors.items() if isinstance(c, Tensor)})
     if contract.state is not None:
         arguments["state"] = inputs.state
-    filled = {"wanted": inputs.wanted, "aliases": inputs.aliases}
+    filled = {"wanted": inputs.wanted, "aliases": inputs.aliases, "step": inputs.step}
     return arguments | {name: filled[name] for name in contract.executor_keywords}
 
 
@@ -112,6 +113,11 @@ def _parts(call: Call, returned: Any) -> tuple[Any, Any, Metrics]:
     columns = parts.pop(0) if layout.columns is not None else None
     state = parts.pop(0) if layout.state else None
     metrics = parts.pop(0) if layout.metrics else Metrics()
+    if isinstance(call.contract.state, type) and not isinstance(state, call.contract.state):
+        expected = call.contract.state.__name__
+        raise NodeError(
+            f"`{call.name}` returned a {type(state).__name__} as its new state, its annotation says {expected}"
+        )
     if not isinstance(metrics, Metrics):
         raise NodeError(f"`{call.name}` returned a {type(metrics).__name__} where its annotation says Metrics")
     return columns, state, metrics
@@ -134,7 +140,7 @@ def _named(call: Call, contract: NodeContract, columns: Any, wanted: frozenset[s
 
 def _column(call: Call, what: str, declared: ColumnType, value: Any, num_rows: int) -> Tensor | np.ndarray:
     if declared.is_object:
-        array = value if isinstance(value, np.ndarray) and value.dtype == object else object_array(value)
+        array = _object_column(call, what, value)
         if len(array) != num_rows:
             raise NodeError(f"`{call.name}` returned {len(array)} rows for {what}, it was given {num_rows}")
         return array
@@ -147,6 +153,16 @@ def _column(call: Call, what: str, declared: ColumnType, value: Any, num_rows: i
     if len(value) != num_rows:
         raise NodeError(f"`{call.name}` returned {len(value)} rows for {what}, it was given {num_rows}")
     return value.detach()
+
+
+def _object_column(call: Call, what: str, value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1:
+        return value
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
+        raise NodeError(
+            f"`{call.name}` returned a {type(value).__name__} for {what}: give a list, one value for each row"
+        )
+    return object_array(value)
 
 
 def _widths(call: Call, inputs: NodeInputs, columns: Columns) -> Widths:

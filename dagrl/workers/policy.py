@@ -119,7 +119,8 @@ class PolicyWorker:
         if self.group.model.precision == "fp32":
             return self.model
         twin = copy.deepcopy(self.model).requires_grad_(False).eval()
-        _module(twin).to(dtype=torch.bfloat16)
+        for parameter in twin.parameters():  # buffers stay: rotary frequencies lose long positions in bf16
+            parameter.data = parameter.data.to(torch.bfloat16)
         return twin
 
     def _make_rollout(self, model: PreTrainedModel) -> HFRollout:

@@ -379,7 +379,7 @@ def test_a_broken_pipeline_file(kind: str, command: Command) -> None:
         (["lr=fast"], "lr: float", ("`lr`: got 'fast'", "declared `lr: float`")),
         (["precision=fp8"], "precision: Literal", ("it should be 'bf16' or 'fp32'",)),
         (["n=none"], "n: int", ("got 'none'",)),
-        (["lr=0"], 'WorkerGroup("actor"', ("`adamw` got lr=0.0", "`lr` is above 0")),
+        (["lr=0"], 'WorkerGroup("actor"', ("`adamw` got lr=0.0", "`lr` is a finite number above 0")),
         (["workers=2"], "ResourcePool(", ("needs 2 processes, the local executor has 1", "ask for at most 1")),
         (["workers=-1"], "ResourcePool(", ("process_on_nodes=[-1]", "[8, 8]")),
         (["model=zoo:tiyn"], 'WorkerGroup("actor"', ("no model named `tiyn`", "did you mean `tiny`?")),

@@ -32,14 +32,18 @@ def test_ctrl_c_stops_with_130_and_keeps_whole_lines(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "--steps", "10000", "--out", str(tmp_path / "run")],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    while line and not line.startswith("step 3/"):
+    try:
+        assert process.stdout is not None
         line = process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    started = time.monotonic()
-    _, errors = process.communicate(timeout=60)
+        while line and not line.startswith("step 3/"):
+            line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130, errors
     assert time.monotonic() - started < 30
     assert "Traceback" not in errors
@@ -115,3 +119,45 @@ def test_a_second_run_into_the_same_folder_is_refused_and_harms_nothing(tmp_path
     assert again.returncode == 2
     assert "exists and is not empty" in again.stderr
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_run(tmp_path: Path) -> None:
+    command = [*COMMAND, "--steps", "3", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("grpo: 3 steps, seed 0, run folder")
+    process.stdout.close()
+    assert process.wait(timeout=120) == 0
+    assert [line["step"] for line in metrics_lines(tmp_path / "run") if line["pipeline"] == "grpo"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("where", ["in the file", "in build"])
+def test_sys_exit_in_the_users_file_is_a_mistake_not_a_success(tmp_path: Path, where: str) -> None:
+    text = (ROOT / "pipelines/grpo.py").read_text()
+    end = "import sys\nsys.exit()\n" if where == "in the file" else ""
+    body = text.replace("    pool = ", "    raise SystemExit\n    pool = ") if where == "in build" else text
+    (tmp_path / "quits.py").write_text("\ufeff" + body + end)
+    command = [sys.executable, "-m", "dagrl.cli", "run", str(tmp_path / "quits.py"), "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert "SystemExit" in done.stderr
+    assert "quits.py:" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_contract_broken_at_run_time_is_one_message_without_our_traceback(tmp_path: Path) -> None:
+    (tmp_path / "odd_reward.py").write_text(
+        "from jaxtyping import Float32\nfrom torch import Tensor\nfrom dagrl import Objects, node\n\n"
+        '@node(writes="rewards")\ndef odd(response_text: Objects[str]) -> Float32[Tensor, " B"]:\n'
+        '    """Returns a list."""\n    return [0.0] * len(response_text)\n'
+    )
+    changed = (
+        (ROOT / "pipelines/grpo.py").read_text().replace("reward = verify(batch, rollout)", "reward = odd(rollout)")
+    )
+    (tmp_path / "mine.py").write_text("from odd_reward import odd\n" + changed)
+    command = [sys.executable, "-m", "dagrl.cli", "run", str(tmp_path / "mine.py"), "--out", str(tmp_path / "run")]
+    done = subprocess.run([*command, "--set", "batch_size=4"], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert "NodeError: `odd` returned a list for `rewards`, declared f32[B]" in done.stderr
+    assert "in node `odd`" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -155,3 +155,38 @@ def test_a_field_of_a_users_class_keeps_its_default_and_cannot_be_set() -> None:
     assert isinstance(make_config(WithOwn, {}, "own.py", "").own, Own)
     with pytest.raises(ConfigError, match="`own`: its type cannot be given on the command line"):
         make_config(WithOwn, {"own": "x"}, "own.py", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switches:
+    flag: bool | None = True
+    choice: Literal["a", None] = "a"
+    number: int = 1
+    rate: float = 0.1
+    pair: tuple[int, int] = (1, 2)
+
+
+def test_an_optional_flag_can_be_absent_and_false_is_a_value_of_it() -> None:
+    made = make_config(Switches, {"flag": "none", "choice": "none"}, "f.py", "")
+    assert (made.flag, made.choice) == (None, None)
+    assert make_config(Switches, {"flag": "false"}, "f.py", "").flag is False
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("number", "true"),
+        ("number", "1e2"),
+        ("number", "2.5"),
+        ("rate", "true"),
+        ("rate", "off"),
+        ("pair", "[1, true]"),
+    ],
+)
+def test_a_flag_is_no_number_and_a_fraction_no_count(key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"`{key}`"):
+        make_config(Switches, {key: text}, "f.py", "")
+
+
+def test_a_tuple_is_written_as_a_json_list() -> None:
+    assert make_config(Switches, {"pair": "[3, 4]"}, "f.py", "").pair == (3, 4)

@@ -52,9 +52,9 @@ def test_one_pipeline_or_a_tuple(tmp_path: Path) -> None:
 def test_a_relative_path_and_a_module_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "beside_the_file.py").write_text("NAME = 'from beside'\n")
+    (tmp_path / "beside_the_file.py").write_text("NAME = 'from_beside'\n")
     written(tmp_path, "from beside_the_file import NAME; return Pipeline(NAME)")
-    assert load_pipelines("simple.py").pipelines[0].name == "from beside"
+    assert load_pipelines("simple.py").pipelines[0].name == "from_beside"
     assert sys.path[-1] == str(tmp_path)
 
 

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from dagrl import LossColumns, LossTerms, Metrics, Pipeline, Policy, node
 
+Rows = Float32[Tensor, " B"]
 Tokens = Float32[Tensor, "B T"]
 
 
 @node(mutates=True)
-def plain_update(actor: Policy, tokens: Tokens, old_logprobs: Tokens, advantages: Tokens) -> Metrics: ...
+def plain_update(actor: Policy, tokens: Tokens, old_logprobs: Tokens, advantages: Rows) -> Metrics: ...
 
 
 @node(mutates=True, split="minibatch")

@@ -11,6 +11,7 @@ from dagrl.compiler import Machine, compile_pipelines
 from dagrl.errors import CompileError
 from dagrl.graph.checks import CallView, view
 
+Rewards = Float32[Tensor, " B"]
 Tokens = Float32[Tensor, "B T"]
 
 
@@ -24,6 +25,10 @@ def token_rewards(tokens: Tokens) -> Tokens: ...
 
 @loss()
 def by_row(new_logprobs: Tokens, advantages: Float32[Tensor, " B"], *, eps: float = 0.1) -> tuple[Tokens, Metrics]: ...
+
+
+@loss()
+def by_token(new_logprobs: Tokens, advantages: Tokens) -> tuple[Tokens, Metrics]: ...
 
 
 @loss()
@@ -105,9 +110,9 @@ def test_an_optional_read_of_the_wrong_type_is_wrong_too(toy) -> None:
     with Pipeline("p") as p:
         tokens = toy.draw(toy.group("actor"), toy.source())
         rewards = toy.judge(tokens)
-        toy.report(rewards, toy.judge(tokens).rename(rewards="advantages"))
+        toy.report(rewards, tokens.rename(tokens="advantages"))
     (what,) = toy.problems_of(p)
-    assert "reads `advantages: f32[B T]`, but `judge#2` writes it as `f32[B]`" in what
+    assert "reads `advantages: f32[B]`, but `draw` writes it as `f32[B T]`" in what
 
 
 def test_edges_of_two_sources_are_reported_once(toy) -> None:
@@ -163,9 +168,9 @@ def test_loss_faults_are_collected(toy) -> None:
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_loss_terms_must_agree_on_a_column(toy, flip: bool) -> None:
-    terms = (by_row() + toy.ratio()) if flip else (toy.ratio() + by_row())
+    terms = (by_token() + toy.ratio()) if flip else (toy.ratio() + by_token())
     whats = toy.problems_of(learning(toy, terms))
-    assert any("loss term `by_row()` reads `advantages: f32[B]`" in what for what in whats), whats
+    assert any("loss term `by_token()` reads `advantages: f32[B T]`" in what for what in whats), whats
 
 
 def test_a_loss_must_agree_with_its_node(toy) -> None:
@@ -229,8 +234,8 @@ def reporting(toy, group: WorkerGroup, **knobs) -> Pipeline:
     ],
 )
 def test_steps_and_every(toy, knobs: dict[str, object], what: str) -> None:
-    (found,) = toy.problems_of(reporting(toy, toy.group("actor"), **knobs))
-    assert what in found
+    found = toy.problems_of(reporting(toy, toy.group("actor"), **knobs))
+    assert what in found[0]
 
 
 @pytest.mark.parametrize(
@@ -334,3 +339,72 @@ def test_problems_of_all_pipelines_and_resources_come_in_file_order(toy) -> None
     assert lines == [1, 2, 3, 5, 5]
     assert "`p`" in error.value.message().split("\n")[0]
     assert "`q`" in error.value.message().split("\n")[0]
+
+
+def test_a_width_that_the_node_cannot_know_is_refused(toy) -> None:
+    @node(writes="advantages")
+    def spread(rewards: Rewards) -> Tokens: ...
+
+    @node(writes="advantages")
+    def spread_well(rewards: Rewards, tokens: Tokens) -> Tokens: ...
+
+    @node()
+    def end(advantages: Tokens) -> Metrics: ...
+
+    with Pipeline("p") as p:
+        tokens = toy.draw(toy.group("actor"), toy.source())
+        end(spread(toy.judge(tokens)))
+    (what,) = toy.problems_of(p)
+    assert what == "`spread` writes `advantages: f32[B T]`, but reads no column that is as wide."
+    with Pipeline("q") as q:
+        tokens = toy.draw(toy.group("actor"), toy.source())
+        end(spread_well(toy.judge(tokens), tokens))
+    assert compile_pipelines([q])
+
+
+def test_an_evaluation_trains_nothing_and_a_step_has_no_every(toy) -> None:
+    def both(first: dict[str, int], second: dict[str, int]) -> list[str]:
+        step = reporting(toy, toy.group("actor"), **first)
+        with Pipeline("held_out", **second) as evaluation:
+            actor = toy.group("actor")
+            tokens = toy.draw(actor, toy.source())
+            toy.nudge(actor, tokens)
+        with pytest.raises(CompileError) as error:
+            compile_pipelines([step, evaluation])
+        return [problem.what for problem in error.value.problems]
+
+    whats = both({"every": 3}, {"steps": 4})
+    assert any("comes first, so it is the step, but has every=3" in what for what in whats)
+    assert any("comes after the step, so it evaluates, but has steps=4" in what for what in whats)
+    assert any("`nudge` changes a model, but pipeline `held_out` only evaluates" in what for what in whats)
+
+
+@pytest.mark.parametrize("coefficient", [float("nan"), float("inf"), -float("inf")])
+def test_coefficients_are_finite(toy, coefficient: float) -> None:
+    whats = toy.problems_of(learning(toy, coefficient * toy.ratio()))
+    assert any("has a coefficient that is no number" in what for what in whats)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda call: 1 / 0, "the `check=` of `picky` raised ZeroDivisionError: division by zero."),
+        (lambda call: None, "the `check=` of `picky` returned None."),
+        (lambda call: "no", "the `check=` of `picky` returned 'no'."),
+        (lambda call: [3], "the `check=` of `picky` returned [3]."),
+    ],
+)
+def test_a_check_function_that_fails_is_a_problem_among_the_others(toy, answer, said: str) -> None:
+    def checks(call: CallView) -> list[str]:
+        return answer(call)
+
+    @node(check=checks)
+    def picky(rewards: Rewards) -> Metrics: ...
+
+    with Pipeline("p") as p:
+        tokens = toy.draw(toy.group("actor"), toy.source())
+        picky(toy.judge(tokens))
+        toy.judge(tokens)
+    whats = toy.problems_of(p)
+    assert said in whats
+    assert any("nobody takes the output of `judge#2`" in what for what in whats)

@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDict
 
 from dagrl.data import DataProto
-from dagrl.data.errors import DataError
 from dagrl.data.metrics import Max, Mean, Metrics, Sum
+from dagrl.errors import DataError
 
 NAN = float("nan")
 
@@ -200,7 +200,7 @@ def test_metrics_of_two_kinds_clash(wrap):
 
 
 def test_a_number_is_no_mean():
-    with pytest.raises(DataError, match="metric `loss` is a float in one part and a Mean in another"):
+    with pytest.raises(DataError, match=r"metric `loss` is 1.0: give a Mean, Max, Min or Sum"):
         meta({"metrics": {"loss": 1.0}}, {"metrics": {"loss": Mean(1.0, 1)}})
 
 

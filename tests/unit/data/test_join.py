@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrl.data.errors import DataError
 from dagrl.data.join import Widths, intersect_rows, repad, select_rows, take
 from dagrl.data.objects import object_array
+from dagrl.errors import DataError
 
 
 def reference_repad(rows, dim, have, want, pad):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dagrl.data.errors import DataTypeError
 from dagrl.data.objects import object_array, object_column, object_columns, own_copies
+from dagrl.errors import DataTypeError
 
 
 @pytest.mark.parametrize(

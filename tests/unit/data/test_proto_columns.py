@@ -6,9 +6,8 @@ import torch
 from tensordict import NonTensorData, TensorDict
 
 from dagrl.data import DataProto
-from dagrl.data.errors import DataError, MissingColumnError
 from dagrl.data.proto import union_numpy_dict, union_tensor_dict
-from dagrl.errors import DagrlError
+from dagrl.errors import DagrlError, DataError, MissingColumnError
 
 NAN = float("nan")
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrl.data import DataProto, DataProtoItem
-from dagrl.data.errors import DataError
 from dagrl.data.proto import pad_dataproto_to_divisor, unpad_dataproto
+from dagrl.errors import DataError
 
 DTYPES = [torch.bool, torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.uint8, torch.uint32, torch.int64]
 

@@ -1,7 +1,9 @@
 """Loading, saving and what a model's configs say of its tokens."""
 
 import json
+import shutil
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from dagrl.engines.models import (
     stop_token_ids,
 )
 from dagrl.errors import ConfigError
+from dagrl.zoo import model_folder
 
 WORDS = ["<pad>", "<bos>", "<eos>", "<unk>", *(f"w{number}" for number in range(46))]
 VOCAB = len(WORDS)
@@ -296,3 +299,28 @@ def test_no_bound_where_the_model_has_no_positions():
 
     config = BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=1, n_head=4)
     assert context_length(BloomForCausalLM(config)) is None
+
+
+def test_weights_of_more_layers_than_the_config_says_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder("tiny"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2, "layer_types": None}))
+    with pytest.raises(ConfigError, match="more layers"):
+        load_model(str(folder), dtype=torch.float32, attn_implementation="eager")
+
+
+def test_token_ids_that_are_no_numbers_are_a_mistake(tmp_path: Path) -> None:
+    model = load_model(str(model_folder("tiny")), dtype=torch.float32, attn_implementation="eager")
+    tokenizer = load_tokenizer(str(model_folder("tiny")))
+    model.generation_config.eos_token_id = ["x"]
+    with pytest.raises(ConfigError, match="token ids are"):
+        stop_token_ids(model, tokenizer)
+
+
+def test_saved_files_are_as_open_as_other_new_files(tmp_path: Path) -> None:
+    model = load_model(str(model_folder("tiny")), dtype=torch.float32, attn_implementation="eager")
+    save_model(model, load_tokenizer(str(model_folder("tiny"))), tmp_path / "out", dtype=torch.bfloat16)
+    (tmp_path / "plain").write_text("")
+    usual = (tmp_path / "plain").stat().st_mode
+    assert {file.stat().st_mode for file in (tmp_path / "out").iterdir()} == {usual}

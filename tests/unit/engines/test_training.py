@@ -1,17 +1,19 @@
 """The trainer against a plain reference: loss, gradient and metrics, however the rows are laid out."""
 
+import math
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from dagrl import LossColumns, adamw
+from dagrl import LossColumns, Mean, adamw, loss
 from dagrl.data.metrics import Metrics
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.training import Trainer, lr_factor
-from dagrl.errors import TrainingError
+from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.losses import LossTerms
 from dagrl.graph.roles import TokenBatch, UpdatePlan
 from dagrl.nodes import entropy_bonus, kl_loss, ppo_clip
@@ -107,6 +109,7 @@ def update_plan(loss: LossTerms = LOSS, **changes: object) -> UpdatePlan:
         micro_batch_size=0,
         epochs=1,
         aliases={},
+        step=1,
     )
     return replace(plan, **changes)
 
@@ -350,3 +353,127 @@ def test_the_optimizer_step_is_adamw() -> None:
         moved = before[name] - 1e-3 * gradient[name].sign()
         large = gradient[name].abs() > 1e-6
         assert torch.allclose(parameter[large], moved[large], atol=1e-6), name
+
+
+@loss()
+def by_prompt(
+    new_logprobs: Float32[Tensor, "B T"],
+    prompt_values: Float32[Tensor, "B P"],
+    input_ids: Int64[Tensor, "B S"],
+    weights: Float32[Tensor, " B"],
+) -> tuple[Float32[Tensor, "B T"], Metrics]:
+    """Reads a column of every width: each response token by its own id, its row's prompt sum and its row's weight."""
+    ids = input_ids[:, input_ids.shape[1] - new_logprobs.shape[1] :].float()
+    factor = prompt_values.sum(1) * weights
+    return new_logprobs * ids * factor[:, None], Metrics()
+
+
+@pytest.mark.parametrize("micro_batch_size", [0, 1, 2, 3])
+@pytest.mark.parametrize("extra", [0, 2])
+def test_loss_columns_of_every_width_are_cut_like_the_tokens(micro_batch_size: int, extra: int) -> None:
+    """Also where P and T are equal by chance, so that shapes alone cannot tell them apart."""
+    rows = make_rows()
+    width_p, width_t = max(len(row.prompt) for row in rows), max(len(row.response) for row in rows)
+
+    def run(micro: int, extra_p: int, extra_t: int) -> dict[str, float]:
+        tokens, _ = lay_out(rows, extra_p, extra_t)
+        width = tokens.input_ids.shape[1] - tokens.response_mask.shape[1]
+        values = torch.tensor([[0.0] * (width - len(row.prompt)) + [0.5] * len(row.prompt) for row in rows])
+        columns = {"prompt_values": values, "input_ids": tokens.input_ids, "weights": torch.arange(8.0) + 1}
+        return run_update(llama(), tokens, LossColumns(columns), update_plan(by_prompt(), micro_batch_size=micro))[0]
+
+    expected = run(0, 0, 0)
+    equal = max(0, width_t - width_p), max(0, width_p - width_t)
+    found = run(micro_batch_size, equal[0] + extra, equal[1] + extra)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def returning(kind: str) -> LossTerms:
+    @loss()
+    def odd(
+        new_logprobs: Float32[Tensor, "B T"], response_mask: Bool[Tensor, "B T"]
+    ) -> tuple[Float32[Tensor, "B T"], Metrics]:
+        return {
+            "scalar": (new_logprobs.mean(), Metrics()),
+            "one row": (new_logprobs[:1], Metrics()),
+            "one column": (new_logprobs[:, :1], Metrics()),
+            "detached": (new_logprobs.detach(), Metrics()),
+            "tensor": new_logprobs,
+            "none": None,
+            "integers": (response_mask.long(), Metrics()),
+            "floats": (new_logprobs, {"a": 1.0}),
+        }[kind]
+
+    return odd()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("scalar", r"loss `odd` returned float32\[\]: per-token losses here are float\[8, 5\]"),
+        ("one row", r"loss `odd` returned float32\[1, 5\]"),
+        ("one column", r"loss `odd` returned float32\[8, 1\]"),
+        ("detached", "loss `odd` returned losses without a gradient"),
+        ("tensor", "loss `odd` returned Tensor, not a pair"),
+        ("none", "loss `odd` returned NoneType, not a pair"),
+        ("integers", r"loss `odd` returned int64\[8, 5\]"),
+        ("floats", "loss `odd` returned tuple, not a pair"),
+    ],
+)
+def test_a_loss_that_returns_something_else_is_named(kind: str, said: str) -> None:
+    with pytest.raises(NodeError, match=said):
+        run_update(llama(), *lay_out(make_rows()), update_plan(returning(kind)))
+
+
+def test_the_same_loss_twice_keeps_its_metrics_apart() -> None:
+    columns = lay_out(make_rows())
+    alone = {kind: run_update(llama(), *columns, update_plan(kl_loss(kind=kind)))[0] for kind in ("k1", "k2")}
+    both, _, _ = run_update(llama(), *columns, update_plan(kl_loss(kind="k1") + kl_loss(kind="k2")))
+    assert both["actor/ref_kl"] == pytest.approx(alone["k1"]["actor/ref_kl"])
+    assert both["kl_loss#2/actor/ref_kl"] == pytest.approx(alone["k2"]["actor/ref_kl"])
+
+
+def test_a_loss_cannot_report_the_engines_metrics() -> None:
+    @loss()
+    def greedy(new_logprobs: Float32[Tensor, "B T"]) -> tuple[Float32[Tensor, "B T"], Metrics]:
+        return new_logprobs, Metrics({"actor/entropy": Mean(1.0, 1.0)})
+
+    with pytest.raises(NodeError, match="report the metric `actor/entropy`"):
+        run_update(llama(), *lay_out(make_rows()), update_plan(greedy()))
+
+
+def test_the_learning_rate_follows_the_runs_step_not_the_number_of_updates() -> None:
+    tokens, columns = lay_out(make_rows())
+    scorer = Scorer(llama(), precision="fp32", micro_batch_tokens=10**6)
+    trainer = Trainer(scorer, adamw(lr=1.0, warmup=4, decay="linear"), total_steps=10, dropout=False)
+    rates = [
+        trainer.update(tokens, columns, torch.arange(8), update_plan(step=step), None)["actor/lr"].value
+        for step in (1, 1, 3, 6, 10)
+    ]
+    assert rates == pytest.approx([0.25, 0.25, 0.75 * 0.8, 0.5, 0.1])
+
+
+def test_clip_fraction_and_old_kl_are_those_of_the_rows() -> None:
+    rows = make_rows()
+    metrics, _, _ = run_update(llama(), *lay_out(rows), update_plan(ppo_clip(eps=0.2)))
+    model = llama().eval()
+    clipped, drift, surrogate = [], [], []
+    for row in rows:
+        logits = model(input_ids=torch.tensor([row.prompt + row.response])).logits[0].detach()
+        for place, token in enumerate(row.response):
+            if row.trained[place]:
+                log_p = float((logits[len(row.prompt) + place - 1] / row.temperature).log_softmax(-1)[token])
+                ratio, advantage = math.exp(log_p - row.old[place]), row.advantage[place]
+                clipped.append((advantage > 0 and ratio > 1.2) or (advantage < 0 and ratio < 0.8))
+                drift.append(row.old[place] - log_p)
+                surrogate.append(-min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage))
+    assert 0 < sum(clipped) < len(clipped)
+    assert metrics["actor/clip_fraction"] == pytest.approx(sum(clipped) / len(clipped))
+    assert metrics["actor/old_kl"] == pytest.approx(sum(drift) / len(drift), rel=1e-4)
+    assert metrics["actor/pg_loss"] == pytest.approx(sum(surrogate) / len(surrogate), rel=1e-4)
+
+
+def test_every_epoch_of_one_mini_batch_is_a_step() -> None:
+    tokens, columns = lay_out(make_rows())
+    metrics, _, _ = run_update(llama(), tokens, columns, update_plan(epochs=3))
+    assert metrics["actor/optimizer_steps"] == 3

@@ -57,7 +57,8 @@ def run_once(pipeline: Pipeline, *, seed: int = 0, step: int = 1, count: int = 4
     events: list[Event] = []
     SEEN.clear()
     one = planned(pipeline)
-    executor = LocalExecutor([one], seed=seed, total_steps=1, listener=events.append)
+    executor = LocalExecutor([one], seed=seed, total_steps=1)
+    executor.subscribe(events.append)
     return executor.run(one, step, {"prompts": rows(0, count)}), events
 
 
@@ -151,7 +152,7 @@ def test_state_goes_in_and_the_new_one_comes_out_next_step() -> None:
     with Pipeline("p") as pipeline:
         count_steps(score(batch_of()), state=Count(5))
     one = planned(pipeline)
-    executor = LocalExecutor([one], seed=0, total_steps=3, listener=lambda event: None)
+    executor = LocalExecutor([one], seed=0, total_steps=3)
     counts = [executor.run(one, step, {"prompts": rows(0, 4)})["count"].value for step in range(3)]
     assert counts == [5, 6, 7]
 
@@ -288,10 +289,124 @@ def test_a_raising_node_is_named_with_pipeline_and_step() -> None:
         fails(score(batch_of()))
     one = planned(pipeline)
     events: list[Event] = []
-    executor = LocalExecutor([one], seed=0, total_steps=1, listener=events.append)
+    executor = LocalExecutor([one], seed=0, total_steps=1)
+    executor.subscribe(events.append)
     with pytest.raises(ValueError, match="no such luck") as raised:
         executor.run(one, 7, {"prompts": rows(0, 4)})
     assert "in node `fails`" in raised.value.__notes__[0]
     assert "step 7" in raised.value.__notes__[0]
     (failed,) = [event for event in events if isinstance(event, OpFailed)]
     assert (failed.op, failed.step, failed.error) == ("fails", 7, "ValueError: no such luck")
+
+
+def test_what_a_node_does_to_group_ids_stays_with_it() -> None:
+    @node(writes="returns")
+    def regroup(rewards: Float32[Tensor, " B"], group_ids: Int64[Tensor, " B"]) -> Float32[Tensor, " B"]:
+        group_ids.zero_()
+        return rewards.clone()
+
+    @node()
+    def end(returns: Float32[Tensor, " B"], group_ids: Int64[Tensor, " B"]) -> Metrics:
+        assert group_ids.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        return Metrics()
+
+    with Pipeline("p") as pipeline:
+        end(regroup(score(batch_of())))
+    run_once(pipeline)
+
+
+def test_object_columns_cannot_be_assigned_to() -> None:
+    @node()
+    def cheat(answers: Objects[str]) -> Metrics:
+        answers[0] = "mine"  # type: ignore[index]
+        return Metrics()
+
+    with Pipeline("p") as pipeline:
+        cheat(batch_of())
+    with pytest.raises(ValueError, match="read-only"):
+        run_once(pipeline)
+
+
+@pytest.mark.parametrize("name", ["watched", "reward/mean"])
+def test_two_calls_cannot_report_one_metric(name: str) -> None:
+    @node()
+    def copycat(rewards: Float32[Tensor, " B"]) -> Metrics:
+        return Metrics({name: Sum(1.0)})
+
+    with Pipeline("p") as pipeline:
+        reward = score(batch_of())
+        watch(reward)
+        copycat(reward)
+    with pytest.raises(
+        NodeError, match=f"`copycat` reports the metric `{name}`, which `(watch|score)` reports already"
+    ):
+        run_once(pipeline)
+
+
+def test_a_node_that_calls_sys_exit_is_an_error() -> None:
+    @node()
+    def leave(rewards: Float32[Tensor, " B"]) -> Metrics:
+        raise SystemExit(0)
+
+    with Pipeline("p") as pipeline:
+        leave(score(batch_of()))
+    with pytest.raises(NodeError, match=r"sys\.exit\(0\) was called in node `leave`"):
+        run_once(pipeline)
+
+
+@pytest.mark.parametrize("value", [None, "text", iter([1])])
+def test_an_object_column_that_is_no_list_names_the_node(value: object) -> None:
+    @node(writes="response_text")
+    def tell(answers: Objects[str]) -> Objects[str]:
+        return value  # type: ignore[return-value]
+
+    @node()
+    def end(response_text: Objects[str]) -> Metrics:
+        return Metrics()
+
+    with Pipeline("p") as pipeline:
+        end(tell(batch_of()))
+    with pytest.raises(NodeError, match=r"`tell` returned a .* for `response_text`: give a list"):
+        run_once(pipeline)
+
+
+def test_a_state_of_another_type_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Count:
+        steps: int = 0
+
+    @node(split="batch")
+    def forget(rewards: Float32[Tensor, " B"], *, state: Count) -> Count:
+        return None  # type: ignore[return-value]
+
+    with Pipeline("p") as pipeline:
+        forget(score(batch_of()), state=Count(5))
+    # A node that only keeps state writes nothing, so it is a root.
+    with pytest.raises(NodeError, match="`forget` returned a NoneType as its new state, its annotation says Count"):
+        run_once(pipeline)
+
+
+def test_a_second_generate_on_rows_that_a_filter_took_away() -> None:
+    from dagrl import ResourcePool, WorkerGroup, policy
+    from dagrl.nodes import generate, verify
+
+    actor = WorkerGroup("actor", policy("zoo:tiny"), pool=ResourcePool("main"))
+    with Pipeline("p") as pipeline:
+        batch = batch_of()
+        none = nothing(score(batch))
+        report(batch, verify(batch, generate(actor, batch, none, max_new_tokens=4)))
+    metrics, _ = run_once(pipeline)
+    assert metrics["verify/reward/mean"] == Mean(0.0, 0.0)
+
+
+def test_a_chain_of_rewards_keeps_the_plain_name_for_its_end() -> None:
+    @node(writes="rewards")
+    def halved(rewards: Float32[Tensor, " B"]) -> Float32[Tensor, " B"]:
+        return rewards / 2
+
+    with Pipeline("p") as pipeline:
+        batch = batch_of()
+        report(batch, halved(score(batch)))
+    metrics, _ = run_once(pipeline)
+    assert metrics["reward/mean"].value == 0.75
+    assert metrics["score/reward/mean"].value == 1.5

@@ -38,7 +38,7 @@ def narrow(group_ids: Int64[Tensor, " B"], answers: Objects[str]) -> Narrow:
 
 def run(pipeline: Pipeline) -> None:
     planned = Planned(pipeline, compile_pipelines([pipeline])[0])
-    executor = LocalExecutor([planned], seed=0, total_steps=1, listener=lambda event: None)
+    executor = LocalExecutor([planned], seed=0, total_steps=1)
     executor.run(planned, 1, {"prompts": SourceRows(torch.arange(2), torch.arange(2))})
 
 

@@ -13,6 +13,9 @@ from dagrl.graph.options import nearest, type_fault
 from dagrl.graph.specs import ModelSpec
 from dagrl.nodes import ppo_clip, prompts
 
+SPEC = policy("zoo:tiny")
+POOL = ResourcePool("main")
+
 
 def here(offset: int = 0) -> Location:
     frame = inspect.currentframe()
@@ -138,3 +141,14 @@ def test_model_references(tmp_path) -> None:
     assert model_fault(str(tmp_path)) is None
     assert locate_model(str(tmp_path)) == str(tmp_path)
     assert locate_model("owner/name") == "owner/name"
+
+
+@pytest.mark.parametrize("name", ["/abs/path", "../out", "a,b", "", ".hidden", "-dash", None, 3, ["a"], "a b"])
+def test_names_that_could_be_paths_or_break_messages_are_refused(name) -> None:
+    for make in (lambda: ResourcePool(name), lambda: Pipeline(name), lambda: WorkerGroup(name, SPEC, pool=POOL)):
+        with pytest.raises(PipelineFileError, match="is named"):
+            make()
+
+
+def test_betas_may_be_a_list() -> None:
+    assert adamw(lr=1.0, betas=[0.9, 0.99]).betas == (0.9, 0.99)  # type: ignore[arg-type]

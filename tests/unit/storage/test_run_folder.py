@@ -39,7 +39,7 @@ def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: Path)
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ConfigError, match="exists and is not empty"):
+    with pytest.raises(ConfigError, match="exists and is a file"):
         RunFolder(str(tmp_path / "file"))
     with pytest.raises(ConfigError, match="cannot be made"):
         RunFolder(str(tmp_path / "file" / "below"))

@@ -48,7 +48,7 @@ def learn(actor: PolicyWorker, tokens: TokenBatch) -> None:
     columns = LossColumns({"advantages": advantages, "response_mask": tokens.response_mask})
     plan = UpdatePlan(
         loss=ppo_clip(), loss_agg_mode="token-mean", norm_length=None, mini_batch_size=0, micro_batch_size=0, epochs=1,
-        aliases={"old_logprobs": "new_logprobs"},
+        aliases={"old_logprobs": "new_logprobs"}, step=1,
     )  # fmt: skip
     actor.update(tokens, columns, torch.arange(len(advantages)), plan)
 
@@ -121,3 +121,23 @@ def test_four_samples_of_one_prompt_are_not_all_equal_and_a_seed_repeats_itself(
     ]
     assert len({tuple(row) for row in draw[0].responses.tolist()}) > 1
     assert draw[0].responses.tolist() == draw[1].responses.tolist() != draw[2].responses.tolist()
+
+
+def test_the_bf16_rollout_keeps_its_rotary_frequencies_in_fp32() -> None:
+    """In bf16 they lose long positions: 0.5623 becomes 0.5625."""
+    actor = worker()
+    trained = dict(actor.model.named_buffers())
+    rollout = dict(actor._rollout_model.named_buffers())
+    assert any("inv_freq" in name for name in rollout)
+    assert all(torch.equal(rollout[name], buffer) for name, buffer in trained.items())
+    assert all(rollout[name].dtype == buffer.dtype for name, buffer in trained.items())
+    assert all(parameter.dtype == torch.bfloat16 for parameter in actor._rollout_model.parameters())
+
+
+def test_a_broken_chat_template_is_a_mistake_with_a_place(tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_pretrained(model_folder("tiny")).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("tiny"))
+    tokenizer.chat_template = "{{ raise_exception('no system messages') }}"
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"the chat template of .* cannot render the prompts: no system messages"):
+        worker(str(tmp_path)).apply_chat_template(PROMPTS)

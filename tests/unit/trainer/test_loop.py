@@ -1,0 +1,81 @@
+"""The loop: when evaluations run, what the seed and the step decide, what is written when."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from support import load_grpo, metrics_lines, run_grpo
+
+from dagrl.errors import ConfigError
+from dagrl.trainer.loop import Record, run
+
+
+@pytest.mark.parametrize(("every", "steps", "expected"), [(2, 5, [0, 2, 4, 5]), (1, 2, [0, 1, 2]), (9, 2, [0, 2])])
+def test_evaluations_run_first_every_k_steps_and_last(
+    tmp_path: Path, every: int, steps: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = run_grpo(tmp_path / "run", steps=steps, evaluate=True, batch_size=2, n=2, eval_every=every)
+    assert [record.step for record in short.records if record.pipeline == "eval"] == expected
+    assert [record.step for record in short.records if record.pipeline == "grpo"] == list(range(1, steps + 1))
+
+
+def test_the_learning_rate_warms_up_and_decays_over_the_runs_steps(tmp_path: Path) -> None:
+    result = run_grpo(tmp_path / "run", steps=4, batch_size=2, n=2, lr=1e-3)
+    rates = [record.metrics["actor/lr"] for record in result.records]
+    expected = [1e-3 * (step + 1) / 20 * (0.1 + 0.9 * (1 - step / 4)) for step in range(4)]
+    assert rates == pytest.approx(expected)
+
+
+def test_the_seed_decides_which_prompts_a_step_reads(tmp_path: Path) -> None:
+    seen: dict[int, list[str]] = {}
+    for seed in (0, 1):
+        run_grpo(tmp_path / str(seed), steps=1, seed=seed, batch_size=4, n=2, temperature=0.01)
+        seen[seed] = [json.dumps(line) for line in metrics_lines(tmp_path / str(seed))]
+    assert seen[0] != seen[1]
+
+
+def test_every_finished_step_is_on_disk_at_once(tmp_path: Path) -> None:
+    counts: list[int] = []
+
+    def count(record: Record) -> None:
+        counts.append(len((tmp_path / "run/metrics.jsonl").read_text().splitlines()))
+
+    pipelines = load_grpo(batch_size=2, n=2).pipelines[:1]
+    run(pipelines, out=str(tmp_path / "run"), steps=3, on_record=count)
+    assert counts == [1, 2, 3]
+
+
+def test_events_tell_every_op_sync_and_free(tmp_path: Path) -> None:
+    run_grpo(tmp_path / "run", steps=2, batch_size=2, n=2)
+    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "RunStarted"
+    assert kinds[-1] == "RunFinished"
+    assert kinds.count("WeightsSynced") == 2
+    started = [event["op"] for event in events if event["event"] == "OpStarted"]
+    assert started == ["prompts", "generate", "verify", "grpo_advantage", "ref_logprob", "update_policy"] * 2
+    assert all(event["rows"] == 4 for event in events if event["event"] == "OpFinished")
+
+
+def test_a_model_that_does_not_load_leaves_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    (tmp_path / "model/model.safetensors").write_bytes(b"broken")
+    pipelines = load_grpo(model=tmp_path / "model").pipelines
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        run(pipelines, out=str(tmp_path / "run"), steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_metrics_cannot_overwrite_the_names_of_a_line() -> None:
+    record = Record("grpo", 3, {"step": 9.0, "pipeline": 1.0, "x": 2.0}, 0.5, {})
+    line = record.to_dict()
+    assert (line["pipeline"], line["step"], line["x"]) == ("grpo", 3, 2.0)
+    assert list(line)[:2] == ["pipeline", "step"]
+
+
+def test_a_config_with_nan_is_still_json(tmp_path: Path) -> None:
+    pipelines = load_grpo(batch_size=2, n=2).pipelines[:1]
+    run(pipelines, out=str(tmp_path / "run"), steps=1, config={"x": math.nan, "path": Path("a")})
+    assert json.loads((tmp_path / "run/config.json").read_text())["x"] is None
