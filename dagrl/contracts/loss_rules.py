@@ -60,8 +60,6 @@ def _gradient(probe: LossProbe) -> Finding | None:
     if any(bool(row.any()) for name in probe.gradients.values() for row in probe.expected.rows[name]):
         return None
     outputs = ", ".join(f"`{name}`" for name in probe.contract.engine_outputs)
-    if not outputs:
-        return Finding("reads no output of the engine, so nothing is trained", "read `new_logprobs` or `new_entropy`")
     return Finding(f"no gradient reaches {outputs}, so nothing is trained", "do not detach it; compute with torch")
 
 

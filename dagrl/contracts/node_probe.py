@@ -78,6 +78,7 @@ class NodeProbe:
             positions=given.positions if self.contract.positions else None,
             wanted=frozenset(write.name for write in self.contract.writes) if wanted is None else wanted,
             aliases={},
+            step=1,
             state=self.call.state,
         )
         with global_noise(noise):

@@ -307,11 +307,6 @@ def loss_without_gradient(new_logprobs: BT, advantages: BT, response_mask: Mask)
 
 
 @loss()
-def loss_of_columns_alone(advantages: BT, response_mask: Mask) -> tuple[BT, Metrics]:
-    return -advantages, Metrics()
-
-
-@loss()
 def loss_edits_a_column(new_logprobs: BT, old_logprobs: BT, response_mask: Mask) -> tuple[BT, Metrics]:
     old_logprobs[~response_mask] = 0.0
     return old_logprobs - new_logprobs, Metrics()
@@ -384,7 +379,6 @@ LOSSES = [
     (loss_reads_masked_outputs, "masked places", "reads masked places of the engine's outputs: the loss of row"),
     (metric_without_mask, "masked places", "reads masked places, where nan stood: metric `actor/old` was"),
     (loss_without_gradient, "gradient", "no gradient reaches `new_logprobs`"),
-    (loss_of_columns_alone, "gradient", "reads no output of the engine"),
     (loss_edits_a_column, "runs", "edited its input `old_logprobs`"),
     (averaged_loss, "runs", "returned float32[] for the losses of [12, 6] tokens"),
     (double_loss, "runs", "returned float64[12, 6] for the losses"),
