@@ -76,7 +76,7 @@ def metrics_of(folder: Path, out: Path, *edits: tuple[str, str], **values) -> di
                     "grpo_advantage(rollout, plain_reward(rollout, reward, ref_entropy(ref, rollout)))",
                 ),
             ],
-            "plain_reward/reward/mean",
+            "reward/mean",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and "/" not in value else "",
