@@ -12,7 +12,10 @@ from support import ROOT, metrics_lines
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_demo_meets_the_learning_bar(tmp_path: Path, seed: int) -> None:
-    """Sampled training reward from below .5 to .88; held-out greedy from below .56 to .92; easy pairs keep theirs."""
+    """Sampled training reward from below .5 to .88; held-out greedy from below .56 to .92; easy pairs keep theirs.
+
+    Start and end of the sampled reward are both means of ten steps: one step of 512 samples is off by some .03.
+    """
     command = [sys.executable, "-m", "dagrl.cli", "run", "pipelines/grpo.py", "--seed", str(seed)]
     done = subprocess.run(
         [*command, "--out", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True, timeout=1100
@@ -22,7 +25,7 @@ def test_the_demo_meets_the_learning_bar(tmp_path: Path, seed: int) -> None:
     sampled = [line["reward/mean"] for line in lines if line["pipeline"] == "grpo"]
     held_out = [line for line in lines if line["pipeline"] == "eval"]
     start, end = held_out[0], held_out[-1]
-    assert sampled[0] < 0.5
+    assert sum(sampled[:10]) / 10 < 0.5
     assert sum(sampled[-10:]) / 10 >= 0.88
     assert start["reward/mean"] < 0.56
     assert end["reward/mean"] >= 0.92
