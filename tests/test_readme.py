@@ -1,5 +1,6 @@
 """The README says what the code does: its commands run, its code runs, its excerpts are real, its paths exist."""
 
+import inspect
 import json
 import os
 import re
@@ -135,3 +136,17 @@ def test_the_shown_violation_is_the_real_one(tmp_path: Path) -> None:
     done = dagrl("dagrl check my_advantage.py", tmp_path)
     assert done.returncode == 2
     assert block(TEXT, "ContractViolationError") in done.stderr
+
+
+def test_the_knobs_of_the_table_exist() -> None:
+    import dagrl
+    import dagrl.nodes
+
+    table = README.split("## From verl or TRL")[1].split("\n## ")[0]
+    last = [line.split("|")[-2] for line in table.splitlines() if line.startswith("| `")]
+    knobs = re.findall(r"`(\w+)\((?:(\w+)=)?\)`", " ".join(last))
+    assert len(knobs) > 25
+    for owner, option in knobs:
+        found = vars(dagrl).get(owner) or vars(dagrl.nodes)[owner]
+        parameters = inspect.signature(found.__init__ if inspect.isclass(found) else inspect.unwrap(found)).parameters
+        assert not option or option in parameters, f"{owner}({option}=)"
