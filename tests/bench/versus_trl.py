@@ -31,9 +31,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="measured steps of each side in a pair")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    make_venv(options.venv)
+    venv = options.venv.absolute()
+    make_venv(venv)
     commands = {
-        "trl": [str(options.venv / "bin/python"), "tests/bench/trl_grpo.py"],
+        "trl": [str(venv / "bin/python"), "tests/bench/trl_grpo.py"],
         "dagrl": [sys.executable, "-c", "from tests.bench.versus_trl import run_dagrl; run_dagrl()"],
     }
     sides: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
