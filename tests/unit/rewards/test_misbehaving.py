@@ -137,7 +137,8 @@ def test_an_alarm_that_a_row_leaves_does_not_ring_in_the_next(write: Write) -> N
 
 
 def test_a_copy_that_a_row_forks_does_not_run_on(write: Write, tmp_path: Path) -> None:
-    body = f"import os\n    os.fork()\n    open({str(tmp_path / 'pids')!r}, 'a').write(f'{{os.getpid()}} ')"
+    told = f"open({str(tmp_path / 'pids')!r}, 'a').write(f'{{os.getpid()}} {{copy}} ')"
+    body = f"import os\n    copy = os.fork()\n    if copy:\n        {told}"
     call(f"{write(row_file(body))}:score")
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     deadline = time.monotonic() + 5
