@@ -26,10 +26,10 @@ class CallView:
         return frozenset(column for edge in self._call.inputs for column in edge.columns)
 
     def readers(self, column: str) -> list[str]:
-        """The calls that read the column from this one."""
+        """The calls that cannot do without the column from this one; an optional read does not count."""
         written = Origin(self.name, column)
-        calls = self._pipeline.calls
-        return [call.name for call in calls for read in call.reads() if written in call.origins(read.name)]
+        required = [(call, read.name) for call in self._pipeline.calls for read in call.reads() if not read.optional]
+        return [call.name for call, name in required if written in call.origins(name)]
 
     def upstream(self) -> Iterator["CallView"]:
         """Every call that this one descends from, nearest first."""

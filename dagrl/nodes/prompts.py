@@ -69,7 +69,7 @@ def prompts(
     chosen = [read[place] for place in inverse.tolist()]
     return Prompts(
         messages=[row.messages for row in chosen],
-        answers=[row.answer for row in chosen],  # pyright: ignore[reportArgumentType] - None only where nobody reads it
+        answers=[row.answer for row in chosen],  # pyright: ignore[reportArgumentType] - None only where nobody needs it
         data_source=[row.data_source for row in chosen],
         row_fields=[row.fields for row in chosen],
     )

@@ -166,15 +166,18 @@ class _Scoring:
 
     async def _await_row(self, row: int) -> None:
         arguments = taken(self.parameters, row_arguments(self.chunk.columns, row))
+        limit = asyncio.timeout(self.chunk.time_limit)
         try:
-            result = await asyncio.wait_for(_result(self.function(**arguments)), self.chunk.time_limit)
+            async with limit:
+                result = await _result(self.function(**arguments))
             self._keep(row, result)
-        except TimeoutError:
-            self.scores.failures.append(RowFailure(row, timed_out(self.chunk.time_limit)))
         except BaseException as error:  # noqa: BLE001 - a row may raise anything, SystemExit too
             if os.getpid() != self._pid:
                 os._exit(0)
-            self._fail(row, error)
+            if isinstance(error, TimeoutError) and limit.expired():
+                self.scores.failures.append(RowFailure(row, timed_out(self.chunk.time_limit)))
+            else:
+                self._fail(row, error)
 
     def _call(self, arguments: dict[str, Any]) -> Any:
         returned = self.function(**arguments)

@@ -144,3 +144,23 @@ def _command(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
+
+
+def test_prompts_without_answers_serve_a_reward_that_needs_none(tmp_path: Path) -> None:
+    """TRL's prompt-only datasets: an optional read of `answers` asks for nothing."""
+    rows = [json.dumps({"prompt": f"{a} {a + 1}"}) for a in range(300, 332)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
+    (tmp_path / "mine.py").write_text(
+        "def brief(prompts, completions, **columns):\n    return [1.0 for _ in completions]\n"
+    )
+    text = (ROOT / "pipelines/grpo.py").read_text()
+    text = text.replace("    verify,\n", "    reward_function,\n    verify,\n")
+    text = text.replace(
+        "reward = verify(batch, rollout)", 'reward = reward_function(batch, rollout, function="mine.py:brief")'
+    )
+    text = text.replace("return step, held_out", "return step").replace("tuple[Pipeline, Pipeline]", "Pipeline")
+    (tmp_path / "pipeline.py").write_text(text)
+    command = [sys.executable, "-m", "dagrl.cli", "run", str(tmp_path / "pipeline.py"), "--steps", "1"]
+    options = ["--set", f"data={tmp_path}/prompts.jsonl", "--set", "batch_size=4", "--out", str(tmp_path / "run")]
+    done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr

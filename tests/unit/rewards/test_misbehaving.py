@@ -357,3 +357,20 @@ def test_a_fork_server_that_is_killed_is_replaced(write: Write) -> None:
     assert metrics["reward/failed_rows"].value >= 1
     assert torch.isnan(rewards[BAD])
     assert rewards.nansum() >= 10
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise SystemExit(0)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise TimeoutError('the judge is down')", "TimeoutError: the judge is down"),
+    ],
+)
+def test_an_async_row_that_exits_or_times_out_by_itself_costs_its_row(
+    body: str, message: str, write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    rewards, _, metrics = call(f"{write(row_file(body).replace('def score', 'async def score'))}:score")
+    assert rewards.isnan().nonzero().tolist() == [[BAD]]
+    assert metrics["reward/failed_rows"].value == 1
+    assert message in caplog.text
