@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
-.PHONY: setup demo test test-long check format bench clean
+.PHONY: setup demo test test-long check format bench bench-trl clean
 
 setup: $(READY)
 
@@ -37,6 +37,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-trl: $(READY)
+	$(BIN)/python -m tests.bench.versus_trl $(ARGS)
 
 clean:
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

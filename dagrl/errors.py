@@ -112,6 +112,12 @@ class ContractError(UserError):
     title = "the declaration is not valid"
 
 
+class ContractViolationError(UserError):
+    """Nodes or losses that do not keep what their declaration promises, as `dagrl check` found out."""
+
+    title = "the declaration is not kept"
+
+
 class NodeError(DagrlError):
     """A node failed, or returned something its contract does not allow, while a step ran."""
 

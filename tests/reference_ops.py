@@ -153,3 +153,38 @@ def aggregate(losses: Rows, mask: Mask, mode: str, norm_length: int = 1) -> floa
         for weight, loss, keep in zip(weight_row, loss_row, mask_row, strict=True)
         if keep
     )
+
+
+def rloo_advantages(rewards, group_ids) -> list[float]:
+    groups = groups_of(rewards, group_ids)
+    advantages = []
+    for reward, group in zip(rewards, group_ids, strict=True):
+        scored = groups[group]
+        if isnan(reward) or len(scored) < 2:
+            advantages.append(0.0)
+            continue
+        others = (fsum(scored) - reward) / (len(scored) - 1)
+        advantages.append(reward - others)
+    return advantages
+
+
+def gspo(logprobs, old, advantage: float, mask, *, eps=3e-4, eps_high=4e-4) -> tuple[float, list[float], bool]:
+    """One row: its loss, the derivative in each of its log-probs (0 at masked ones), and whether it was clipped."""
+    ratios = [new - before for new, before, keep in zip(logprobs, old, mask, strict=True) if keep]
+    if not ratios:
+        return 0.0, [0.0] * len(mask), False
+    s = exp(fsum(ratios) / len(ratios))
+    limited = min(max(s, 1 - eps), 1 + eps_high)
+    plain, bounded = -s * advantage, -limited * advantage
+    clipped = bounded > plain
+    slope = 0.0 if clipped else plain / len(ratios)
+    return max(plain, bounded), [slope if keep else 0.0 for keep in mask], clipped
+
+
+def overlong(length: int, max_length: int, buffer: int, penalty: float) -> float:
+    """Equation 13 of DAPO times ``penalty``."""
+    if length <= max_length - buffer:
+        return 0.0
+    if length <= max_length:
+        return penalty * ((max_length - buffer) - length) / buffer
+    return -penalty

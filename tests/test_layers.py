@@ -12,8 +12,8 @@ PACKAGE = ROOT / "dagrl"
 
 #: From the top down; a package imports itself and what stands above it.
 LAYERS = [
-    "errors", "storage", "zoo", "data", "ops", "graph", "compiler", "controller", "engines", "workers", "nodes",
-    "executor", "trainer", "tui", "cli",
+    "errors", "storage", "zoo", "data", "ops", "rewards", "graph", "compiler", "controller", "engines", "workers",
+    "nodes", "executor", "contracts", "trainer", "tui", "cli",
 ]  # fmt: skip
 #: Beyond the order: nodes see role protocols of `graph` only.
 FORBIDDEN = {("nodes", "workers"), ("nodes", "engines"), ("nodes", "compiler"), ("nodes", "controller")}
@@ -23,6 +23,8 @@ HOMES = {
     "vllm": {"engines"},
     "rich": {"tui", "cli"},
     "fsspec": {"storage"},
+    "pyarrow": {"storage"},
+    "pebble": {"rewards"},
     "networkx": {"graph"},
     "transformers": {"engines", "workers"},
     "tensordict": {"data"},

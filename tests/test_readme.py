@@ -1,5 +1,7 @@
 """The README says what the code does: its commands run, its code runs, its excerpts are real, its paths exist."""
 
+import inspect
+import json
 import os
 import re
 import shlex
@@ -9,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from dagrl.zoo import open_task
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -32,7 +36,13 @@ def dagrl(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A place like the repository's root, to run commands in."""
-    shutil.copytree(ROOT / "pipelines", tmp_path / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pipelines", "plugins"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "mine").mkdir()
+    for split in ("train", "test"):
+        rows = open_task("larger", split)[:32]
+        lines = [json.dumps({"prompt": row.prompt, "answer": row.answer}) for row in rows]
+        (tmp_path / "mine" / f"{split}.jsonl").write_text("\n".join(lines))
     return tmp_path
 
 
@@ -50,7 +60,7 @@ def test_make_targets_exist() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.parametrize("command", [command for command in DAGRL if "plugins/" not in command])
+@pytest.mark.parametrize("command", [command for command in DAGRL if "plugins/mine" not in command])
 def test_commands_run(command: str, folder: Path) -> None:
     done = dagrl(command, folder)
     assert done.returncode == 0, done.stderr
@@ -81,10 +91,8 @@ def test_the_shown_error_is_the_real_one(folder: Path) -> None:
 
 
 def test_the_shown_node_runs(folder: Path) -> None:
-    (folder / "plugins").mkdir()
     code = block(PYTHON, '"""A reward of one')
     assert code == (ROOT / "plugins" / "short_reward.py").read_text()
-    (folder / "plugins/short_reward.py").write_text(code)
     (copy,) = [command for command in COMMANDS if command.startswith("cp ")]
     subprocess.run(shlex.split(copy), cwd=folder, check=True)
     pipeline = (folder / "plugins/mine.py").read_text()
@@ -118,3 +126,27 @@ def test_shown_progress_has_the_real_shape(folder: Path) -> None:
         return re.sub(r"\(.*?\)", "(...)", re.sub(r"[\d.-]+", "0", line))
 
     assert [shape(line) for line in shown] == [shape(line) for line in real[:3]]
+
+
+def test_the_shown_violation_is_the_real_one(tmp_path: Path) -> None:
+    assert dagrl("dagrl new node my_advantage", tmp_path).returncode == 0
+    file = tmp_path / "my_advantage.py"
+    assert file.read_text().count("- rewards[rows].median()") == 1
+    file.write_text(file.read_text().replace("- rewards[rows].median()", "- rewards.median()"))
+    done = dagrl("dagrl check my_advantage.py", tmp_path)
+    assert done.returncode == 2
+    assert block(TEXT, "ContractViolationError") in done.stderr
+
+
+def test_the_knobs_of_the_table_exist() -> None:
+    import dagrl
+    import dagrl.nodes
+
+    table = README.split("## From verl or TRL")[1].split("\n## ")[0]
+    last = [line.split("|")[-2] for line in table.splitlines() if line.startswith("| `")]
+    knobs = re.findall(r"`(\w+)\((?:(\w+)=)?\)`", " ".join(last))
+    assert len(knobs) > 25
+    for owner, option in knobs:
+        found = vars(dagrl).get(owner) or vars(dagrl.nodes)[owner]
+        parameters = inspect.signature(found.__init__ if inspect.isclass(found) else inspect.unwrap(found)).parameters
+        assert not option or option in parameters, f"{owner}({option}=)"

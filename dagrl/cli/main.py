@@ -1,4 +1,4 @@
-"""``dagrl run`` and ``dagrl plan``.
+"""The ``dagrl`` command: run and plan here, check, nodes and new in files of their own.
 
 Exit codes: 0 done, 2 the user's mistake, 1 a failure, 130 stopped by Ctrl-C.
 """
@@ -12,6 +12,9 @@ from datetime import datetime
 import click
 
 from dagrl import __version__
+from dagrl.cli.check import check
+from dagrl.cli.new import new
+from dagrl.cli.nodes import nodes
 from dagrl.cli.output import prepare_output, say
 from dagrl.errors import DagrlError, UserError
 
@@ -89,6 +92,10 @@ def plan(file: str, assignments: tuple[str, ...], as_json: bool) -> None:
         say("[\n" + ",\n".join(one.to_json() for one in plans) + "\n]")
     else:
         say("\n\n".join(plan_text(one) for one in plans))
+
+
+for command in (check, nodes, new):
+    cli.add_command(command)
 
 
 def main() -> None:

@@ -40,12 +40,7 @@ def load_pipelines(path: str, values: Mapping[str, str] | None = None) -> Loaded
     Raises:
         PipelineFileError, ConfigError: with every problem that was met, at its line.
     """
-    file = Path(path).resolve()
-    if not file.is_file():
-        what = f"there is no file `{path}`."
-        raise PipelineFileError([Problem(what, fix="give the path of a pipeline file, e.g. pipelines/grpo.py")])
-    source = _read(file)
-    module = _execute(file)
+    file, source, module = load_file(path)
     config_class, build = _parts(module, file)
     config = _config(config_class, values or {}, file, source)
     with recorded_pipelines() as opened:
@@ -55,6 +50,19 @@ def load_pipelines(path: str, values: Mapping[str, str] | None = None) -> Loaded
             problems = [problem for pipeline in opened for problem in pipeline.problems]
             raise PipelineFileError([*problems, *_problems_of(error, file)], _subject(file)) from error
     return LoadedPipelines(file, config, _checked(built, file, build))
+
+
+def load_file(path: str) -> tuple[Path, str, ModuleType]:
+    """Run a user's file; where it is, its text and the module it became.
+
+    Raises:
+        PipelineFileError: when there is none, or it cannot be read or run.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        what = f"there is no file `{path}`."
+        raise PipelineFileError([Problem(what, fix="give the path of a pipeline file, e.g. pipelines/grpo.py")])
+    return file, _read(file), _execute(file)
 
 
 def _config(config_class: type, values: Mapping[str, str], file: Path, source: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from dagrl.executor.frames import Frames, Rows
 from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.specs import WorkerGroup
 from dagrl.ops.random import hash_ids, key_of
+from dagrl.rewards.pool import close_pools
 from dagrl.workers.node_runner import NodeInputs, NodeOutput, run_node
 from dagrl.workers.policy import PolicyWorker
 
@@ -48,6 +50,7 @@ class LocalExecutor:
     def __init__(self, planned: Sequence[Planned], *, seed: int, total_steps: int) -> None:
         self.seed = seed
         self._listeners: list[Listener] = []
+        self._end = weakref.finalize(self, close_pools)
         self.workers = _start_workers(planned, total_steps)
         self._states = {
             (one.pipeline.name, call.name): call.state
@@ -64,6 +67,10 @@ class LocalExecutor:
     def worker(self, group: str | None) -> PolicyWorker | None:
         """The worker of a group."""
         return None if group is None else self.workers[group]
+
+    def close(self) -> None:
+        """End the processes that nodes have started; done too when the executor is collected, and at exit."""
+        self._end()
 
     def subscribe(self, listener: Listener) -> None:
         """Have every event from now on handed to ``listener``."""
@@ -201,13 +208,20 @@ def _start_workers(planned: Sequence[Planned], total_steps: int) -> dict[str, Po
 
 
 def _metric_prefixes(planned: Planned) -> dict[str, str]:
-    """What each call's metrics begin with: its name, if its node or a column it measures comes twice."""
+    """What each call's metrics begin with: its name, if its node or a column it measures comes twice.
+
+    A call whose measured column another call turns into the same column, as a penalty does with rewards, counts
+    as a part of the whole: it carries its name and the last of the chain does not.
+    """
     runs = planned.plan.runs
     nodes = Counter(op.node for op in runs)
     measured = {op.call: _measured(planned.pipeline.call(op.call)) for op in runs}
-    columns = Counter(name for names in measured.values() for name in names)
+    parts = {read.call for op in runs for read in op.reads if read.source in measured[op.call]}
+    wholes = Counter(name for call, names in measured.items() if call not in parts for name in names)
     return {
-        op.call: f"{op.call}/" if nodes[op.node] > 1 or any(columns[name] > 1 for name in measured[op.call]) else ""
+        op.call: f"{op.call}/"
+        if nodes[op.node] > 1 or op.call in parts or any(wholes[name] > 1 for name in measured[op.call])
+        else ""
         for op in runs
     }
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.pipeline import Call, Origin, Pipeline
 from dagrl.graph.specs import WorkerGroup
 
 
@@ -24,6 +24,12 @@ class CallView:
     def columns(self) -> frozenset[str]:
         """The columns that the edges passed in carry."""
         return frozenset(column for edge in self._call.inputs for column in edge.columns)
+
+    def readers(self, column: str) -> list[str]:
+        """The calls that cannot do without the column from this one; an optional read does not count."""
+        written = Origin(self.name, column)
+        required = [(call, read.name) for call in self._pipeline.calls for read in call.reads() if not read.optional]
+        return [call.name for call, name in required if written in call.origins(name)]
 
     def upstream(self) -> Iterator["CallView"]:
         """Every call that this one descends from, nearest first."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from dagrl.data.columns import ColumnType
@@ -16,6 +17,9 @@ Needs = Literal["train", "rollout"]
 Split = Literal["row", "group", "batch", "minibatch"]
 Rows = Literal["same", "filter", "source"]
 Check = Callable[["CallView"], list[str]]
+#: Values that `dagrl check` uses: of options by name, and of a column one value for each row, repeated as needed.
+Examples = Mapping[str, Any]
+NO_EXAMPLES: Examples = MappingProxyType({})
 
 
 class Required:
@@ -112,6 +116,7 @@ class NodeContract:
     rows: Rows
     alias_of: str | None
     check: Check | None
+    examples: Examples = field(default_factory=dict[str, Any], compare=False)
 
     @property
     def is_root(self) -> bool:
@@ -134,3 +139,4 @@ class LossContract:
     engine_outputs: tuple[str, ...]
     options: tuple[Option, ...]
     check: Check | None
+    examples: Examples = field(default_factory=dict[str, Any], compare=False)

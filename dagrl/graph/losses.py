@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from dagrl.errors import Location, Problem
-from dagrl.graph.contract import Check, LossContract, Read
+from dagrl.graph.contract import NO_EXAMPLES, Check, Examples, LossContract, Read
 from dagrl.graph.options import option_problems, with_defaults
 from dagrl.graph.signature import loss_contract
 from dagrl.graph.source import caller_location
@@ -119,16 +119,17 @@ class Loss(Generic[P, R]):
         return self.contract.name
 
 
-def loss(*, check: Check | None = None) -> Callable[[Callable[P, R]], Loss[P, R]]:
+def loss(*, check: Check | None = None, examples: Examples = NO_EXAMPLES) -> Callable[[Callable[P, R]], Loss[P, R]]:
     """Declare a loss: per-token losses [B, T] and Metrics from columns and the engine's ``new_...`` outputs.
 
-    Masked places of the returned losses are never read; the engine averages and scales.
+    Masked places of the returned losses are never read; the engine averages and scales. ``check`` and ``examples``
+    are those of ``@node``.
 
     Raises:
         ContractError: when the signature is no contract.
     """
 
     def declare(function: Callable[P, R]) -> Loss[P, R]:
-        return Loss(function, loss_contract(function, check=check))
+        return Loss(function, loss_contract(function, check=check, examples=examples))
 
     return declare

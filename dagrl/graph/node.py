@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from dagrl.errors import PipelineFileError, Problem
-from dagrl.graph.contract import Check, Needs, NodeContract, Rows, Split
+from dagrl.graph.contract import NO_EXAMPLES, Check, Examples, Needs, NodeContract, Rows, Split
 from dagrl.graph.pipeline import Edge, active_pipeline
 from dagrl.graph.signature import node_contract
 from dagrl.graph.source import caller_location
@@ -53,6 +53,7 @@ def node(
     rows: Rows = "same",
     alias_of: str | None = None,
     check: Check | None = None,
+    examples: Examples = NO_EXAMPLES,
 ) -> Callable[[Callable[P, R]], Node[P, R]]:
     """Declare a node; the function's signature is the rest of the contract.
 
@@ -64,6 +65,7 @@ def node(
         rows: "filter" returns one flag for each row, "source" reads rows at ``positions`` of the data.
         alias_of: the engine output that equals the written column when nothing lies between.
         check: ``fn(call) -> list[str]``, refusals that become compile problems.
+        examples: what `dagrl check` passes for options without a default, and as rows of columns of your own.
 
     Raises:
         ContractError: when the signature is no contract.
@@ -79,6 +81,7 @@ def node(
             rows=rows,
             alias_of=alias_of,
             check=check,
+            examples=examples,
         )
         DECLARED[contract.name] = contract
         return Node(function, contract)

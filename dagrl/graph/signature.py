@@ -12,9 +12,11 @@ from dagrl.graph.annotations import AnnotationError, column_type, resolve_hints,
 from dagrl.graph.contract import (
     EXECUTOR_KEYWORDS,
     MINIBATCH_OPTIONS,
+    NO_EXAMPLES,
     REQUIRED,
     SOURCE_OPTIONS,
     Check,
+    Examples,
     LossContract,
     Needs,
     NodeContract,
@@ -66,6 +68,7 @@ def node_contract(
     rows: Rows,
     alias_of: str | None,
     check: Check | None,
+    examples: Examples = NO_EXAMPLES,
 ) -> NodeContract:
     """The contract of a node function.
 
@@ -79,6 +82,7 @@ def node_contract(
             _node_parameter(draft, parameter, hints[parameter.name], first=position == 0)
     result, written = _result(draft, hints.get("return"), writes, rows)
     _check_flags(draft, needs, mutates, split, rows, alias_of, written)
+    _check_examples(draft, examples)
     _raise_faults(function, "node", draft)
     return NodeContract(
         name=function.__name__,
@@ -100,10 +104,11 @@ def node_contract(
         rows=rows,
         alias_of=alias_of,
         check=check,
+        examples=dict(examples),
     )
 
 
-def loss_contract(function: Function, *, check: Check | None) -> LossContract:
+def loss_contract(function: Function, *, check: Check | None, examples: Examples = NO_EXAMPLES) -> LossContract:
     """The contract of a loss function.
 
     Raises:
@@ -125,6 +130,7 @@ def loss_contract(function: Function, *, check: Check | None) -> LossContract:
             "its result is not per-token losses and metrics",
             'annotate `-> tuple[Float32[Tensor, "B T"], Metrics]`',
         )
+    _check_examples(draft, examples)
     _raise_faults(function, "loss", draft)
     return LossContract(
         name=function.__name__,
@@ -134,6 +140,7 @@ def loss_contract(function: Function, *, check: Check | None) -> LossContract:
         engine_outputs=tuple(draft.engine_outputs),
         options=tuple(draft.options),
         check=check,
+        examples=dict(examples),
     )
 
 
@@ -359,6 +366,14 @@ def _check_flags(
         )
     if draft.loss_columns is not None and not mutates:
         draft.fault("it takes LossColumns but does not mutate", "declare mutates=True")
+
+
+def _check_examples(draft: _Draft, examples: Examples) -> None:
+    known = {option.name for option in draft.options} | {read.name for read in draft.reads}
+    known |= {"state"} if draft.state is not None else set()
+    for name in examples:
+        if name not in known:
+            draft.fault(f"examples= names `{name}`, which it neither reads nor takes as an option", "mend the name")
 
 
 def _require_options(draft: _Draft, kind: str, names: set[str], needed: tuple[str, ...]) -> None:

@@ -4,7 +4,9 @@ Nothing here starts a process or loads a model; the runtime classes live elsewhe
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from dagrl.errors import Location, PipelineFileError, Problem
@@ -96,6 +98,8 @@ class ModelSpec:
     precision: Precision = "bf16"
     micro_batch_tokens: int = 16384
     dropout: bool = False
+    chat_template: str | None = None
+    stop_tokens: tuple[str | int, ...] | None = None
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
 
@@ -106,14 +110,38 @@ def policy(
     precision: Precision = "bf16",
     micro_batch_tokens: int = 16384,
     dropout: bool = False,
+    chat_template: str | None = None,
+    stop_tokens: Sequence[str | int] | None = None,
 ) -> ModelSpec:
     """A causal language model: ``zoo:tiny``, a Hugging Face name or a local folder.
 
     ``precision="bf16"`` computes in bf16 over fp32 master weights and generates from a bf16 copy; ``"fp32"``
     keeps everything in fp32. A micro-batch holds at most ``micro_batch_tokens`` tokens, padding included.
     ``dropout=True`` trains with the model's own dropout; log-probs never use it.
+
+    ``chat_template`` is Jinja text or the path of a file with it, instead of the tokenizer's own; ``stop_tokens`` are
+    the texts or ids of the tokens that end a response, instead of the generation config's. Both are saved with the
+    trained model.
+
+    Raises:
+        PipelineFileError: when the file of the chat template cannot be read.
     """
-    return ModelSpec(Policy, model, optimizer, precision, micro_batch_tokens, dropout)
+    template = _template_text(chat_template) if isinstance(chat_template, str) else chat_template
+    stops = stop_tokens if stop_tokens is None or isinstance(stop_tokens, str) else tuple(stop_tokens)
+    return ModelSpec(Policy, model, optimizer, precision, micro_batch_tokens, dropout, template, stops)  # pyright: ignore[reportArgumentType] - a text is refused with the other types
+
+
+def _template_text(template: str) -> str:
+    """The Jinja text that is given, or that the file of that name holds: a name has neither braces nor line ends."""
+    if "{" in template or "\n" in template:
+        return template
+    try:
+        return Path(template).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        what = f"the chat template `{template}` cannot be read: {reason}."
+        fix = "give the path of a Jinja file, or Jinja text: it has braces"
+        raise PipelineFileError([Problem(what, caller_location(), fix=fix)]) from error
 
 
 _MAKE = {

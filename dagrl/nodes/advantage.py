@@ -6,7 +6,7 @@ from torch import Tensor
 from dagrl.data.metrics import Mean, Metrics, Sum
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
-from dagrl.ops.advantages import group_statistics, grpo_advantages, spread_to_tokens
+from dagrl.ops.advantages import group_statistics, grpo_advantages, rloo_advantages, spread_to_tokens
 
 
 def _needs_groups(call: CallView) -> list[str]:
@@ -36,12 +36,45 @@ def grpo_advantage(
     its group.
     """
     per_row = grpo_advantages(rewards, group_ids, normalize_by_std=normalize_by_std)
+    return spread_to_tokens(per_row, response_mask), _group_metrics(rewards, group_ids)
+
+
+def _no_std(call: CallView) -> list[str]:
+    refusals = _needs_groups(call)
+    if call.options["normalize_by_std"]:
+        refusals.append(
+            "`normalize_by_std=True` divides a leave-one-out advantage by a spread that the row itself is part of; "
+            "drop it, or use `grpo_advantage`"
+        )
+    return refusals
+
+
+@node(writes="advantages", split="group", check=_no_std)
+def rloo_advantage(
+    rewards: Float32[Tensor, " B"],
+    group_ids: Int64[Tensor, " B"],
+    response_mask: Bool[Tensor, "B T"],
+    *,
+    normalize_by_std: bool = False,
+    allow_singletons: bool = False,
+) -> tuple[Float32[Tensor, "B T"], Metrics]:
+    """Leave-one-out advantages (RLOO, arXiv 2402.14740): reward - mean reward of the group's other rows.
+
+    There is no normalisation by the standard deviation: ``normalize_by_std=True`` is refused. A group of one and a
+    group of equal rewards get 0; an unscorable (NaN) reward gets 0 and leaves its group.
+    """
+    if normalize_by_std:
+        raise ValueError("leave-one-out advantages are not normalised by the standard deviation")
+    per_row = rloo_advantages(rewards, group_ids)
+    return spread_to_tokens(per_row, response_mask), _group_metrics(rewards, group_ids)
+
+
+def _group_metrics(rewards: Float32[Tensor, " B"], group_ids: Int64[Tensor, " B"]) -> Metrics:
     statistics = group_statistics(rewards, group_ids)
-    metrics = Metrics(
+    return Metrics(
         {
             "group/uniform_share": Mean(statistics.num_uniform, statistics.num_groups),
             "group/singletons": Sum(statistics.num_singletons),
             "group/unscorable_rows": Sum(statistics.num_unscorable),
         }
     )
-    return spread_to_tokens(per_row, response_mask), metrics

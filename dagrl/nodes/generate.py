@@ -1,17 +1,25 @@
 """``generate``: the actor answers; the one node that knows the tokenizer."""
 
+from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from dagrl.data.columns import Objects
+from dagrl.errors import ConfigError, Problem
 from dagrl.graph import Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.roles import Message, Sampling
 from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left
+
+#: What becomes of a prompt that is too long: an error, or cut at its left or right end.
+OverlongPrompts = Literal["error", "left", "right"]
+
+_ROWS_SHOWN = 5
+_CHARACTERS_SHOWN = 60
 
 
 class Rollout(NamedTuple):
@@ -37,6 +45,11 @@ def _sane_sampling(call: CallView) -> list[str]:
         refusals.append(f"`max_new_tokens` is {call.options['max_new_tokens']}: it must be at least 1")
     if not 0 <= call.options["temperature"] < inf:
         refusals.append(f"`temperature` is {call.options['temperature']}: it must be 0 (greedy) or more, and finite")
+    limit, policy = call.options["max_prompt_tokens"], call.options["overlong_prompts"]
+    if limit is not None and limit < 1:
+        refusals.append(f"`max_prompt_tokens` is {limit}: it must be at least 1, or None for no limit")
+    if limit is None and policy != "error":
+        refusals.append(f"`overlong_prompts` is {policy!r} without a limit: give `max_prompt_tokens`")
     return refusals
 
 
@@ -48,14 +61,24 @@ def generate(
     *,
     max_new_tokens: int,
     temperature: float = 1.0,
+    max_prompt_tokens: int | None = None,
+    overlong_prompts: OverlongPrompts = "error",
     wanted: frozenset[str],
 ) -> Rollout:
     """One response for each row, sampled at ``temperature`` (0: greedy) from the row's own seed.
 
     A response ends with an end-of-sequence token or is cut by ``max_new_tokens`` or the model's context
     (``truncated``); masks come from lengths, never from token ids.
+
+    A prompt of more than ``max_prompt_tokens`` tokens, chat template included, is an error, or is cut at its left
+    (its last tokens stay) or right. `short_prompts` leaves such prompts out instead.
+
+    Raises:
+        ConfigError: for a prompt that is too long, or leaves no room for a response in the model's context.
     """
     prompts = actor.apply_chat_template(messages)
+    if max_prompt_tokens is not None:
+        prompts = _within(prompts, messages, max_prompt_tokens, overlong_prompts)
     samples = actor.generate(prompts, seeds, Sampling(max_new_tokens=max_new_tokens, temperature=temperature))
     prompt_ids, prompt_mask = pad_left(prompts, actor.pad_token_id)
     input_ids, attention_mask, position_ids = join_sequences(
@@ -79,3 +102,25 @@ def generate(
         rollout_logprobs=samples.logprobs,
         response_text=response_text,
     )
+
+
+def _within(
+    prompts: Sequence[list[int]], messages: Objects[list[Message]], limit: int, policy: OverlongPrompts
+) -> list[list[int]]:
+    """The prompts, none longer than the limit."""
+    if policy == "left":
+        return [prompt[-limit:] for prompt in prompts]
+    if policy == "right":
+        return [prompt[:limit] for prompt in prompts]
+    overlong = [row for row, prompt in enumerate(prompts) if len(prompt) > limit]
+    if overlong:
+        facts = [("prompt", f"row {row}, {len(prompts[row])} tokens: {_shown(messages[row])}") for row in overlong]
+        what = f"{len(overlong)} of {len(prompts)} rows have a prompt of more than max_prompt_tokens={limit} tokens."
+        fix = 'raise `max_prompt_tokens`, cut with `overlong_prompts="left"`, or leave them out with `short_prompts`'
+        raise ConfigError([Problem(what, facts=tuple(facts[:_ROWS_SHOWN]), fix=fix)], "`generate`")
+    return list(prompts)
+
+
+def _shown(messages: list[Message]) -> str:
+    text = messages[-1]["content"]
+    return repr(text if len(text) <= _CHARACTERS_SHOWN else text[:_CHARACTERS_SHOWN] + "...")

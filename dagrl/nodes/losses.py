@@ -11,7 +11,7 @@ from dagrl.graph import loss
 from dagrl.graph.checks import CallView
 from dagrl.ops.kl import kl_estimate
 from dagrl.ops.masks import mean_metric
-from dagrl.ops.policy_loss import ppo_clip_loss
+from dagrl.ops.policy_loss import gspo_loss, ppo_clip_loss
 
 
 def _sane_clip(call: CallView) -> list[str]:
@@ -45,13 +45,52 @@ def ppo_clip(
     losses, clipped = ppo_clip_loss(
         new_logprobs, old_logprobs, advantages, response_mask, eps_low=eps, eps_high=eps_high, dual_clip=dual_clip
     )
-    old_kl = kl_estimate(old_logprobs, new_logprobs.detach(), response_mask, "k1")
-    metrics = {
-        "actor/pg_loss": mean_metric(losses.detach(), response_mask),
-        "actor/clip_fraction": mean_metric(clipped, response_mask),
-        "actor/old_kl": mean_metric(old_kl, response_mask),
-    }
-    return losses, Metrics(metrics)
+    return losses, _clip_metrics(losses, clipped, new_logprobs, old_logprobs, response_mask)
+
+
+def _sane_sequence_clip(call: CallView) -> list[str]:
+    return [
+        f"`{name}` is {call.options[name]}: the clip range must lie between 0 and 1 (the paper's are 3e-4 and 4e-4)"
+        for name in ("eps", "eps_high")
+        if not 0 < call.options[name] < 1
+    ]
+
+
+@loss(check=_sane_sequence_clip)
+def gspo(
+    new_logprobs: Float32[Tensor, "B T"],
+    old_logprobs: Float32[Tensor, "B T"],
+    advantages: Float32[Tensor, "B T"],
+    response_mask: Bool[Tensor, "B T"],
+    *,
+    eps: float = 3e-4,
+    eps_high: float = 4e-4,
+) -> tuple[Float32[Tensor, "B T"], Metrics]:
+    """GSPO (arXiv 2507.18071): -min(s A, clip(s, 1 - eps, 1 + eps_high) A), s = exp(row mean of new - old).
+
+    Every token of a row has the row's loss: ``loss_agg_mode="seq-mean-token-mean"`` makes it the paper's objective;
+    a mode that counts tokens weighs long rows more. ``actor/clipped_rows`` is the share of clipped rows.
+    """
+    losses, clipped = gspo_loss(new_logprobs, old_logprobs, advantages, response_mask, eps_low=eps, eps_high=eps_high)
+    rows = {"actor/clipped_rows": mean_metric(clipped.any(dim=1), response_mask.any(dim=1))}
+    return losses, _clip_metrics(losses, clipped, new_logprobs, old_logprobs, response_mask).merge(rows)
+
+
+def _clip_metrics(
+    losses: Float32[Tensor, "B T"],
+    clipped: Bool[Tensor, "B T"],
+    new_logprobs: Float32[Tensor, "B T"],
+    old_logprobs: Float32[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+) -> Metrics:
+    old_kl = kl_estimate(old_logprobs, new_logprobs.detach(), mask, "k1")
+    return Metrics(
+        {
+            "actor/pg_loss": mean_metric(losses.detach(), mask),
+            "actor/clip_fraction": mean_metric(clipped, mask),
+            "actor/old_kl": mean_metric(old_kl, mask),
+        }
+    )
 
 
 @loss()

@@ -1,12 +1,13 @@
 """``prompts``: rows of the data, each repeated n times."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from jaxtyping import Int64
 from torch import Tensor
 
 from dagrl.data.columns import Objects
-from dagrl.data.rows import open_rows
+from dagrl.data.rows import PromptRows, open_rows
 from dagrl.errors import UserError
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
@@ -19,6 +20,7 @@ class Prompts(NamedTuple):
     messages: Objects[list[Message]]
     answers: Objects[str] | None
     data_source: Objects[str] | None
+    row_fields: Objects[Mapping[str, Any]] | None
 
 
 def _readable(call: CallView) -> list[str]:
@@ -27,25 +29,47 @@ def _readable(call: CallView) -> list[str]:
         f"`{name}` is {options[name]}: it must be at least 1" for name in ("batch_size", "n") if options[name] < 1
     ]
     try:
-        open_rows(options["data"], options["split"])
+        rows = open_rows(options["data"], options["split"], options["test_share"])
+        refusals += _unanswered(call, rows)
     except UserError as error:
         refusals += [f"{problem.what.rstrip('.')}: {problem.fix}" for problem in error.problems]
     return refusals
 
 
+def _unanswered(call: CallView, rows: PromptRows) -> list[str]:
+    """Refuse rows without an answer where somebody reads it; a reward may well do without."""
+    readers = call.readers("answers")
+    if rows.unanswered is None or not readers:
+        return []
+    return [f"{rows.unanswered}, and `{readers[0]}` reads `answers`: add the answer, or drop the row"]
+
+
 @node(rows="source", check=_readable)
-def prompts(positions: Int64[Tensor, " B"], *, data: str, split: str = "train", batch_size: int, n: int = 1) -> Prompts:
+def prompts(
+    positions: Int64[Tensor, " B"],
+    *,
+    data: str,
+    split: str = "train",
+    test_share: float = 0.0,
+    batch_size: int,
+    n: int = 1,
+) -> Prompts:
     """Prompts at ``positions`` of the data, one row for each of the n samples of a group.
+
+    ``data`` is ``zoo:TASK``, a JSONL or parquet file on any file system, a path with ``{split}`` in it, or a folder
+    with one file for each split. Of a single file, ``test_share`` of the rows are the split ``"test"`` and the others
+    ``"train"``, chosen by a hash of the prompt.
 
     The run draws ``batch_size`` positions a step from a seeded order of the split and repeats each n times;
     an evaluation walks the whole split in order, ``batch_size`` prompts at a time.
     """
-    rows = open_rows(data, split)
+    rows = open_rows(data, split, test_share)
     unique, inverse = positions.unique(return_inverse=True)
     read = [rows[position] for position in unique.tolist()]
     chosen = [read[place] for place in inverse.tolist()]
     return Prompts(
         messages=[row.messages for row in chosen],
-        answers=[row.answer for row in chosen],
+        answers=[row.answer for row in chosen],  # pyright: ignore[reportArgumentType] - None only where nobody needs it
         data_source=[row.data_source for row in chosen],
+        row_fields=[row.fields for row in chosen],
     )

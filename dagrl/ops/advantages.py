@@ -35,6 +35,21 @@ def grpo_advantages(
     return where_masked(advantages, informative).to(rewards.dtype)
 
 
+def rloo_advantages(rewards: Float32[Tensor, " B"], group_ids: Int64[Tensor, " B"]) -> Float32[Tensor, " B"]:
+    """RLOO (arXiv 2402.14740): A_i = r_i - mean of the group's other rewards, one advantage for each row.
+
+    That is (r_i - mean(group)) k / (k - 1) for a group of k. Rows of a group may lie anywhere in the batch.
+
+    Degenerate cases: a group whose rewards are all equal, or that has one row, gives exactly 0. A row
+    whose reward is NaN (unscorable) gets 0 and is nobody's baseline.
+    """
+    groups = _measure_groups(rewards, group_ids)
+    informative = groups.scorable & (groups.highest != groups.lowest)[groups.of_row]
+    stretch = groups.count / (groups.count - 1).clamp(min=1)
+    advantages = (rewards.double() - groups.mean[groups.of_row]) * stretch[groups.of_row]
+    return where_masked(advantages, informative).to(rewards.dtype)
+
+
 def spread_to_tokens(per_row: Float[Tensor, " B"], response_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Each row's value at each of its unmasked tokens, 0 at masked ones."""
     return where_masked(per_row.unsqueeze(-1).expand(response_mask.shape), response_mask)

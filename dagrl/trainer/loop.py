@@ -10,11 +10,11 @@ from typing import Any
 
 from dagrl.compiler import LOCAL, compile_pipelines
 from dagrl.data.metrics import Metrics, merge_all
-from dagrl.data.rows import open_rows
+from dagrl.data.rows import PromptRows, open_rows
 from dagrl.errors import ConfigError, Problem
 from dagrl.executor.events import Event, OpFinished, RunFinished, RunStarted, StepFinished, StepStarted
 from dagrl.executor.local import LocalExecutor, Planned, SourceRows
-from dagrl.graph.pipeline import Pipeline
+from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.storage.run_folder import RunFolder, check_new
 from dagrl.trainer.data_order import NO_ROWS, ShuffledOrder, walk_in_order
 
@@ -91,12 +91,19 @@ def _training_orders(planned: Planned, seed: int) -> dict[str, ShuffledOrder]:
     orders: dict[str, ShuffledOrder] = {}
     for call in (planned.pipeline.call(op.call) for op in planned.plan.runs if op.source == op.call):
         options = call.options
-        rows = open_rows(options["data"], options["split"])
+        rows = _rows(call)
         if len(rows) < options["batch_size"]:
             what = f"`{options['data']}` has {len(rows)} rows, fewer than batch_size={options['batch_size']}."
             raise ConfigError([Problem(what, call.at, fix="lower `batch_size` or give more data")])
         orders[call.name] = ShuffledOrder(len(rows), options["batch_size"], seed)
     return orders
+
+
+def _rows(call: Call) -> PromptRows:
+    """The data of a source; ``test_share`` is an option that a source of one's own need not have."""
+    options = call.options
+    test_share = options["test_share"] if call.contract.option("test_share") is not None else 0.0
+    return open_rows(options["data"], options["split"], test_share)
 
 
 class _Loop:
@@ -136,6 +143,7 @@ class _Loop:
         finally:
             done = sum(record.pipeline == self.training.pipeline.name for record in self.records)
             self._listen(RunFinished(time.time(), outcome, done))
+            self.executor.close()
         return RunResult(tuple(self.records), self.folder.path)
 
     def _train(self, step: int) -> None:
@@ -182,7 +190,7 @@ def _evaluation_batches(planned: Planned) -> list[dict[str, SourceRows]]:
     """All rows of each source, in order; sources of different lengths end when the longest does."""
     walks: dict[str, list[SourceRows]] = {}
     for call in (planned.pipeline.call(op.call) for op in planned.plan.runs if op.source == op.call):
-        rows = open_rows(call.options["data"], call.options["split"])
+        rows = _rows(call)
         walks[call.name] = walk_in_order(len(rows), call.options["batch_size"])
     num_batches = max(len(walk) for walk in walks.values())
     return [

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float32, Int64
-from jinja2 import TemplateError
 from torch import Tensor, nn
 
 from dagrl.data.columns import Objects
@@ -22,6 +21,7 @@ from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.models import locate_model
 from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, UpdatePlan
 from dagrl.graph.specs import WorkerGroup
+from dagrl.workers.overrides import apply_overrides, render_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,6 +43,7 @@ class PolicyWorker:
         self.model = load_model(reference, dtype=torch.float32, attn_implementation=attention)
         _module(self.model).to(device=self.device)
         self.tokenizer = load_tokenizer(reference)
+        apply_overrides(spec, self.model, self.tokenizer)
         self._pad = pad_token_id(self.model, self.tokenizer)
         self._scorer = Scorer(self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens)
         self._trainer: Trainer | None = None
@@ -65,14 +66,7 @@ class PolicyWorker:
         if not distinct:
             return []
         conversations = [[dict(message) for message in prompt] for prompt in distinct.values()]
-        try:
-            tokenised: Any = self.tokenizer.apply_chat_template(
-                conversations, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        except TemplateError as error:
-            what = f"the chat template of `{self.group.model.model}` fails: {type(error).__name__}: {error}."
-            fix = "mend its chat template, or give messages that it accepts"
-            raise ConfigError([Problem(what, self.group.model.at, fix=fix)]) from error
+        tokenised = render_prompts(self.group.model, self.tokenizer, conversations)
         ids: dict[Any, list[int]] = dict(zip(distinct, tokenised, strict=True))
         return [ids[key] for key in keys]
 

@@ -99,7 +99,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     "ref left out while kl > 0": (
         (("        reference = ref_logprob(ref, rollout)\n", ""), (UPDATE, "actor, rollout, old, advantage,")),
         IN_STEP.strip(),
-        ("reads `ref_logprobs", "* kl_loss(kind='k3')`", "`ref_logprobs` is written by ", "`ref_logprob`: call it"),
+        ("reads `ref_logprobs", "* kl_loss(kind='k3')`", "`ref_logprobs` is written by ", "`ref_logprob`"),
     ),
     "two writers": (
         (

@@ -397,3 +397,16 @@ def test_a_second_generate_on_rows_that_a_filter_took_away() -> None:
         report(batch, verify(batch, generate(actor, batch, none, max_new_tokens=4)))
     metrics, _ = run_once(pipeline)
     assert metrics["verify/reward/mean"] == Mean(0.0, 0.0)
+
+
+def test_a_chain_of_rewards_keeps_the_plain_name_for_its_end() -> None:
+    @node(writes="rewards")
+    def halved(rewards: Float32[Tensor, " B"]) -> Float32[Tensor, " B"]:
+        return rewards / 2
+
+    with Pipeline("p") as pipeline:
+        batch = batch_of()
+        report(batch, halved(score(batch)))
+    metrics, _ = run_once(pipeline)
+    assert metrics["reward/mean"].value == 0.75
+    assert metrics["score/reward/mean"].value == 1.5

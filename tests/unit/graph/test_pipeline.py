@@ -57,7 +57,9 @@ def test_calls_edges_and_groups_are_recorded_in_order() -> None:
         ("prompts", "generate"), ("prompts", "verify"), ("generate", "verify"), ("verify", "watch"),
     }  # fmt: skip
     assert p.call("generate").group == ACTOR
-    assert p.call("generate").options == {"max_new_tokens": 4, "temperature": 1.0}
+    assert p.call("generate").options == {
+        "max_new_tokens": 4, "temperature": 1.0, "max_prompt_tokens": None, "overlong_prompts": "error",
+    }  # fmt: skip
     assert p.call("verify").origins("response_text") == (Origin("generate", "response_text"),)
     assert p.call("verify").origins("nothing") == ()
     assert p.problems == []
@@ -99,7 +101,7 @@ def test_only_and_rename() -> None:
         renamed = rewards.rename(rewards="baseline")
         assert dict(renamed.columns) == {"baseline": "rewards"}
         assert dict(batch.rename(answers="messages", messages="answers").columns) == {
-            "messages": "answers", "answers": "messages", "data_source": "data_source",
+            "messages": "answers", "answers": "messages", "data_source": "data_source", "row_fields": "row_fields",
         }  # fmt: skip
         watch(rewards, renamed)
     assert p.problems == []
@@ -203,7 +205,7 @@ def test_wrong_options_come_all_at_once() -> None:
     assert [problem.fix for problem in p.problems] == [
         "did you mean `temperature`?",
         "pass `temperature` as float",
-        "known: `max_new_tokens`, `temperature`",
+        "known: `max_new_tokens`, `max_prompt_tokens`, `overlong_prompts`, `temperature`",
         "pass `max_new_tokens=...` to `generate`",
     ]
 

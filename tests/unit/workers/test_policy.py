@@ -139,5 +139,5 @@ def test_a_broken_chat_template_is_a_mistake_with_a_place(tmp_path: Path) -> Non
     tokenizer = AutoTokenizer.from_pretrained(model_folder("tiny"))
     tokenizer.chat_template = "{{ raise_exception('no system messages') }}"
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"the chat template of .* fails: TemplateError: no system messages"):
+    with pytest.raises(ConfigError, match=r"the chat template of .* cannot render the prompts: no system messages"):
         worker(str(tmp_path)).apply_chat_template(PROMPTS)

@@ -1,0 +1,71 @@
+"""``dagrl nodes``: what nodes and losses there are, and what each reads, writes and takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from dagrl.cli.declared import Declared
+    from dagrl.graph.contract import NodeContract, Read
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False))
+def nodes(file: str | None) -> None:
+    """List the built-in nodes and losses, or those that FILE defines and imports, with columns and options."""
+    from dagrl.cli.declared import built_in, declared_in
+
+    found = built_in() if file is None else declared_in(file)
+    if not found:
+        print(f"{file} defines and imports no node or loss of its own; without FILE the built-in ones are listed")
+    print("\n\n".join("\n".join(_lines(declared)) for declared in found))
+
+
+def _lines(declared: Declared) -> Iterator[str]:
+    from dagrl.cli.declared import kind_of, place_of
+    from dagrl.graph.node import Node
+
+    contract = declared.contract
+    yield f"{contract.name}  {kind_of(declared)}, {place_of(declared)}"
+    if contract.doc:
+        yield f"    {contract.doc}"
+    if isinstance(declared, Node):
+        yield from _node_lines(declared.contract)
+    else:
+        yield from _labelled("reads", [*declared.contract.engine_outputs, *_reads(contract.reads)])
+    yield from _labelled("options", [_option(option.name, option.default) for option in contract.options])
+
+
+def _node_lines(contract: NodeContract) -> Iterator[str]:
+    carried = [*contract.carried, *([contract.positions] if contract.positions else [])]
+    of_loss = ["the columns of its loss"] if contract.loss_columns is not None else []
+    yield from _labelled("reads", [*_reads(contract.reads), *carried, *of_loss])
+    writes = [f"{write.name}: {write.type}{_optional(write.optional)}" for write in contract.writes]
+    yield from _labelled("writes", writes)
+    if contract.rows == "filter":
+        yield "    filters rows"
+    if contract.role is not None:
+        role = f"{contract.role.parameter}: {contract.role.protocol.__name__}"
+        yield f"    runs on {role}, {contract.needs} weights{', which it changes' if contract.mutates else ''}"
+
+
+def _reads(reads: Iterable[Read]) -> list[str]:
+    return [f"{read}{_optional(read.optional)}" for read in reads]
+
+
+def _optional(optional: bool) -> str:
+    return " (optional)" if optional else ""
+
+
+def _option(name: str, default: Any) -> str:
+    from dagrl.graph.contract import REQUIRED
+
+    return f"{name} (required)" if default is REQUIRED else f"{name}={default!r}"
+
+
+def _labelled(label: str, items: list[str]) -> Iterator[str]:
+    if items:
+        yield f"    {label:<8} {', '.join(items)}"

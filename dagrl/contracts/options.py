@@ -1,0 +1,128 @@
+"""Values for the options of a node or loss: given ones, its ``examples=``, its defaults, else one of the type."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, Union, get_args, get_origin
+
+from dagrl.contracts.violation import Contract, Finding, RunFault
+from dagrl.contracts.worker import role_group
+from dagrl.graph.checks import view
+from dagrl.graph.contract import REQUIRED, NodeContract, Option
+from dagrl.graph.losses import LossTerms
+from dagrl.graph.options import option_problems
+from dagrl.graph.pipeline import Call, Edge, Pipeline
+from dagrl.nodes.losses import entropy_bonus, kl_loss, ppo_clip
+from dagrl.nodes.prompts import prompts
+
+_SOURCE = "made-up rows"
+_EXAMPLES_FIX = 'give a value in the declaration: `examples={{"{name}": ...}}`'
+#: Options of one meaning wherever they occur.
+_BY_NAME: Mapping[str, Any] = {"data": "zoo:larger", "batch_size": 4, "n": 3, "max_new_tokens": 4}
+
+
+def option_values(contract: Contract, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A value for every option.
+
+    Raises:
+        RunFault: when an option has none, or one of the wrong type.
+    """
+    values = {option.name: _value(option, contract, given) for option in contract.options}
+    problems = option_problems(contract.name, contract.options, {**values, **given}, contract.at)
+    if problems:
+        raise RunFault(Finding(problems[0].what.rstrip("."), problems[0].fix or "mend examples="))
+    return values
+
+
+def _value(option: Option, contract: Contract, given: Mapping[str, Any]) -> Any:
+    for source in (given, contract.examples):
+        if option.name in source:
+            return source[option.name]
+    if option.default is not REQUIRED:
+        return option.default
+    if option.annotation is LossTerms:
+        return ppo_clip() + 0.1 * kl_loss() - 0.01 * entropy_bonus()
+    if option.name in _BY_NAME:
+        return _BY_NAME[option.name]
+    for kind, value in _BY_TYPE:
+        if kind(option.annotation):
+            return value(option.annotation)
+    what = f"the option `{option.name}` has no default, and the suite knows no value of its type"
+    raise RunFault(Finding(what, _EXAMPLES_FIX.format(name=option.name)))
+
+
+def _is(*kinds: Any) -> Callable[[Any], bool]:
+    return lambda annotation: (get_origin(annotation) or annotation) in kinds
+
+
+def _is_optional(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType) and type(None) in get_args(annotation)
+
+
+_BY_TYPE: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
+    (_is_optional, lambda annotation: None),
+    (_is(Literal), lambda annotation: get_args(annotation)[0]),
+    (_is(bool), lambda annotation: False),
+    (_is(int), lambda annotation: 2),
+    (_is(float), lambda annotation: 0.5),
+    (_is(str), lambda annotation: "text"),
+    (_is(list), lambda annotation: []),
+    (_is(dict, Mapping), lambda annotation: {}),
+)
+
+
+def first_state(contract: NodeContract) -> Any:
+    """The first value of a node's state: its example, or the class without arguments.
+
+    Raises:
+        RunFault: when there is neither.
+    """
+    if contract.state is None or "state" in contract.examples:
+        return contract.examples.get("state")
+    try:
+        return contract.state()
+    except TypeError as error:
+        what = f"its state `{contract.state.__name__}` cannot be made without arguments"
+        raise RunFault(Finding(what, _EXAMPLES_FIX.format(name="state"))) from error
+
+
+def refusals(contract: Contract, options: Mapping[str, Any], call: Call) -> list[str]:
+    """What the declaration's own ``check=`` says to these options.
+
+    Raises:
+        RunFault: when it raises, or returns no list of texts.
+    """
+    if contract.check is None:
+        return []
+    try:
+        said = contract.check(view(call, call.inputs[0].pipeline, options))
+    except Exception as error:
+        what = f"its check raised {type(error).__name__}: {error}"
+        raise RunFault(Finding(what, "make `check=` return a list of refusals, empty if there are none")) from error
+    if not isinstance(said, list):  # pyright: ignore[reportUnnecessaryIsInstance]
+        what = f"its check returned {said!r}, not a list"
+        raise RunFault(Finding(what, "return a list of refusals, empty if there are none"))
+    return said
+
+
+def require_accepted(contract: Contract, options: Mapping[str, Any], call: Call) -> None:
+    """Raise what the declaration's own check says to the values the suite uses."""
+    said = refusals(contract, options, call)
+    if said:
+        name = next((option.name for option in contract.options if option.name in said[0]), "option")
+        raise RunFault(Finding(f"its own check refuses {dict(options)!r}: {said[0]}", _EXAMPLES_FIX.format(name=name)))
+
+
+def call_of(contract: NodeContract, node: Any, options: Mapping[str, Any]) -> Call:
+    """A call of the node as a pipeline holds it: one edge, from a ``prompts`` call, brings all that it reads."""
+    pipeline = Pipeline("contract")
+    source = Call(_SOURCE, prompts, (), None, {"data": "zoo:larger", "batch_size": 4, "n": 3}, None, contract.at, 0)
+    group, state = role_group(contract), first_state(contract)
+    call = Call(contract.name, node, (), group, dict(options), state, contract.at, 1)
+    edge = Edge(pipeline, _SOURCE, {read.name: read.name for read in call.reads()})
+    call = replace(call, inputs=(edge,))
+    for one in (source, call):
+        pipeline.graph.add_node(one.name, call=one)
+    return call

@@ -1,0 +1,71 @@
+"""Parquet: unpacked once, in one streaming pass, into rows that can be read at random.
+
+A step reads rows from all over the data. From parquet itself each would cost a whole row group.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from array import array
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from dagrl.errors import ConfigError, Problem
+from dagrl.storage.row_faults import RowCheck, RowFault, RowFaults
+
+_BATCH_ROWS = 256
+_BUFFER_BYTES = 1 << 20
+_Converted = dict[str, Any] | RowFault
+
+
+def unpack_rows(url: str, file: BinaryIO, check: RowCheck) -> tuple[BinaryIO, array[int]]:
+    """A nameless temporary file of pickled rows, and where each begins and the last ends; every row is checked.
+
+    Raises:
+        ConfigError: when it is no parquet file, or naming the first bad rows and how many there are.
+    """
+    starts, faults = array("q"), RowFaults(url)
+    spool: Any = tempfile.TemporaryFile()  # noqa: SIM115 - the caller keeps it open
+    place = 0
+    for row in _rows(url, file):
+        starts.append(place)
+        with faults.at(f"row {len(starts)}"):
+            if isinstance(row, RowFault):
+                raise row
+            check(row)
+            place += spool.write(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
+    faults.raise_any()
+    starts.append(place)
+    spool.flush()
+    return spool, starts
+
+
+def _rows(url: str, file: BinaryIO) -> Iterator[_Converted]:
+    """The rows one after the other; memory holds one batch, whatever the size of a row group."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        table = ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        for batch in table.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+            yield from _converted(batch)
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or ["no message"])[0].rstrip(".")
+        what = f"`{url}` is no readable parquet file: {reason}."
+        raise ConfigError([Problem(what, fix="write or copy it again")]) from error
+
+
+def _converted(batch: Any) -> list[_Converted]:
+    """The rows as Python values; one by one where a value has no Python form, to tell which row it is."""
+    try:
+        return batch.to_pylist()
+    except (ValueError, OverflowError):
+        return [_one(batch.slice(offset, 1)) for offset in range(batch.num_rows)]
+
+
+def _one(batch: Any) -> _Converted:
+    try:
+        return batch.to_pylist()[0]
+    except (ValueError, OverflowError) as error:
+        return RowFault(f"a value cannot be read: {error}", "write it as UTF-8 text or as a plain number")

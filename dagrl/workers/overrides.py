@@ -1,0 +1,64 @@
+"""What a policy says in place of its model's files: the chat template and the tokens that end a response."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError
+
+from dagrl.errors import ConfigError, Problem
+from dagrl.graph.specs import ModelSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Conversation = list[dict[str, str]]
+_PROBE: Conversation = [{"role": "user", "content": "x"}]
+
+
+def apply_overrides(spec: ModelSpec, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Put the spec's chat template and stop tokens into tokenizer and generation config, which are saved with both.
+
+    Raises:
+        ConfigError: for a template that cannot render a message, and for tokens outside the vocabulary.
+    """
+    if spec.chat_template is not None:
+        tokenizer.chat_template = spec.chat_template
+        render_prompts(spec, tokenizer, [_PROBE])
+    if spec.stop_tokens is not None:
+        model.generation_config.eos_token_id = _stop_ids(spec, spec.stop_tokens, model, tokenizer)
+
+
+def render_prompts(
+    spec: ModelSpec, tokenizer: PreTrainedTokenizerBase, conversations: Sequence[Conversation]
+) -> list[list[int]]:
+    """Token ids of each conversation, generation prompt included.
+
+    Raises:
+        ConfigError: when the chat template refuses one, e.g. because its roles do not alternate.
+    """
+    try:
+        tokenised: Any = tokenizer.apply_chat_template(
+            list(conversations), add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    except TemplateError as error:
+        what = f"the chat template of `{spec.model}` cannot render the prompts: {error.message}."
+        fix = "mend the messages of the data, or give `policy` another `chat_template`"
+        raise ConfigError([Problem(what, spec.at, fix=fix)]) from error
+    return tokenised
+
+
+def _stop_ids(
+    spec: ModelSpec, tokens: Sequence[str | int], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
+    size: int = model.config.get_text_config(decoder=True).vocab_size
+    vocabulary = tokenizer.get_vocab()
+    ids = [vocabulary.get(token, -1) if isinstance(token, str) else token for token in tokens]
+    unknown = [token for token, found in zip(tokens, ids, strict=True) if not 0 <= found < size]
+    if unknown or not ids:
+        named = ", ".join(map(repr, unknown)) or "an empty list"
+        what = f"`stop_tokens` has {named}, which is none of the {size} tokens of `{spec.model}`."
+        fix = "give whole tokens of the vocabulary or their ids, or leave `stop_tokens` out"
+        raise ConfigError([Problem(what, spec.at, fix=fix)])
+    return ids

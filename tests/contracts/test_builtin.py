@@ -1,0 +1,58 @@
+"""Every built-in node and loss, and those in plugins/, through the contract suite."""
+
+from pathlib import Path
+
+import pytest
+
+from dagrl.cli.declared import built_in, declared_in
+from dagrl.contracts import check_loss, check_node
+from dagrl.graph.node import Node
+from dagrl.nodes import grpo_advantage, gspo, kl_loss, ppo_clip, report, rloo_advantage, update_policy, verify
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILT_IN = built_in()
+PLUGINS = sorted((ROOT / "plugins").glob("*.py"))
+
+
+def violations(declared, **options) -> list[str]:
+    check = check_node if isinstance(declared, Node) else check_loss
+    return [str(violation) for violation in check(declared, options)]
+
+
+@pytest.mark.parametrize("declared", BUILT_IN, ids=lambda declared: declared.contract.name)
+def test_built_in(declared) -> None:
+    assert violations(declared) == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "options"),
+    [
+        (grpo_advantage, {"normalize_by_std": False}),
+        (rloo_advantage, {"allow_singletons": True}),
+        (verify, {"allow_truncated": True}),
+        (ppo_clip, {"eps": 0.1, "eps_high": 0.28, "dual_clip": 1.5}),
+        (kl_loss, {"kind": "k1"}),
+        (kl_loss, {"kind": "k2"}),
+        (gspo, {"eps": 0.1, "eps_high": 0.2}),
+        (update_policy, {"loss": gspo(), "loss_agg_mode": "seq-mean-token-mean", "mini_batch_size": 5}),
+        (update_policy, {"loss": ppo_clip(), "micro_batch_size": 2, "epochs": 2}),
+    ],
+    ids=lambda value: getattr(getattr(value, "contract", None), "name", None) or " ".join(value),
+)
+def test_built_in_with_other_options(declared, options) -> None:
+    assert violations(declared, **options) == []
+
+
+@pytest.mark.parametrize("file", PLUGINS, ids=lambda file: file.stem)
+def test_plugins(file: Path) -> None:
+    declared = declared_in(str(file))
+    assert declared
+    assert [text for one in declared for text in violations(one)] == []
+
+
+def test_all_of_dagrl_nodes_is_covered() -> None:
+    import dagrl.nodes
+
+    names = {one.contract.name for one in BUILT_IN}
+    assert {report.contract.name, "update_policy", "gspo"} <= names
+    assert names <= set(dagrl.nodes.__all__)
