@@ -24,7 +24,7 @@ class Input:
 class RunOp:
     """Run one call.
 
-    ``version`` is how many times the group's weights have changed in this step before it; ``filters`` decide
+    ``pool`` names the processes that run it; ``version`` is how many times the group's weights have changed in this step before it; ``filters`` decide
     its rows; ``writes`` are the columns kept for readers; ``aliases`` maps a column that a loss reads to the
     engine output that stands in for it.
     """
@@ -32,6 +32,7 @@ class RunOp:
     id: str
     call: str
     node: str
+    pool: str
     group: str | None
     needs: str | None
     version: int | None
@@ -52,6 +53,7 @@ class SyncOp:
     """Bring the group's rollout weights to ``version``."""
 
     id: str
+    pool: str
     group: str
     version: int
     after: tuple[str, ...]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from dagrl.compiler.alias import Aliases
+from dagrl.compiler.place import place
 from dagrl.compiler.plan import FreeOp, Input, Op, RunOp, SyncOp
 from dagrl.compiler.prune import Liveness
 from dagrl.compiler.rows import symbolic_rows
@@ -18,10 +19,11 @@ def schedule(pipeline: Pipeline, live: Liveness, aliases: Aliases, rollout_group
     below it the new ones. ``rollout_groups`` generate somewhere in the run, so a mutation is followed by a sync.
     """
     ops: list[Op] = []
+    pools = place(live.calls)
     latest: dict[str, _Weights] = {}
     for call in live.calls:
         weights = latest.setdefault(call.group.name, _Weights()) if call.group else None
-        run = _run_op(pipeline, live, aliases, call, weights)
+        run = _run_op(pipeline, live, aliases, call, weights, pools[call.name])
         ops.append(run)
         if weights is None or call.group is None:
             continue
@@ -29,9 +31,8 @@ def schedule(pipeline: Pipeline, live: Liveness, aliases: Aliases, rollout_group
         if call.contract.mutates:
             weights.mutated(run.id)
             if call.group.name in rollout_groups:
-                sync = SyncOp(
-                    f"sync:{call.group.name}@v+{weights.version}", call.group.name, weights.version, (run.id,)
-                )
+                group, version = call.group.name, weights.version
+                sync = SyncOp(f"sync:{group}@v+{version}", run.pool, group, version, (run.id,))
                 ops.append(sync)
                 weights.synced = sync.id
     return _with_frees(live, ops)
@@ -53,7 +54,9 @@ class _Weights:
         self.users = []
 
 
-def _run_op(pipeline: Pipeline, live: Liveness, aliases: Aliases, call: Call, weights: _Weights | None) -> RunOp:
+def _run_op(
+    pipeline: Pipeline, live: Liveness, aliases: Aliases, call: Call, weights: _Weights | None, pool: str
+) -> RunOp:
     rows = symbolic_rows(pipeline)[call.name].read
     types = {read.name: str(read.type) for read in call.reads()}
     reads = tuple(
@@ -70,6 +73,7 @@ def _run_op(pipeline: Pipeline, live: Liveness, aliases: Aliases, call: Call, we
         id=call.name,
         call=call.name,
         node=call.contract.name,
+        pool=pool,
         group=call.group.name if call.group else None,
         needs=call.contract.needs,
         version=weights.version if weights else None,

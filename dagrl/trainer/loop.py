@@ -183,7 +183,7 @@ class _Loop:
         trained = [group.name for group in self.training.plan.groups if group.trains]
         for name in trained:
             folder = self.folder.path / MODEL_FOLDER
-            self.executor.workers[name].save(folder if len(trained) == 1 else folder / name)
+            self.executor.export(name, folder if len(trained) == 1 else folder / name)
 
 
 def _evaluation_batches(planned: Planned) -> list[dict[str, SourceRows]]:

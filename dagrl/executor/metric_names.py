@@ -1,0 +1,62 @@
+"""What the metrics of each call are named, so that two calls never write one name."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dagrl.data.columns import LEGEND
+from dagrl.data.metrics import Metrics
+from dagrl.errors import NodeError
+from dagrl.graph.pipeline import Call
+from dagrl.workers.host import Planned
+
+
+def metric_prefixes(planned: Planned) -> dict[str, str]:
+    """What each call's metrics begin with: its name, if its node or a column it measures comes twice.
+
+    A call whose measured column another call turns into the same column, as a penalty does with rewards, counts
+    as a part of the whole: it carries its name and the last of the chain does not.
+    """
+    runs = planned.plan.runs
+    nodes = Counter(op.node for op in runs)
+    measured = {op.call: _measured(planned.pipeline.call(op.call)) for op in runs}
+    parts = {read.call for op in runs for read in op.reads if read.source in measured[op.call]}
+    wholes = Counter(name for call, names in measured.items() if call not in parts for name in names)
+    return {
+        op.call: f"{op.call}/"
+        if nodes[op.node] > 1 or op.call in parts or any(wholes[name] > 1 for name in measured[op.call])
+        else ""
+        for op in runs
+    }
+
+
+def _measured(call: Call) -> list[str]:
+    return [w.name for w in call.contract.writes if w.name in LEGEND and LEGEND[w.name].metric is not None]
+
+
+class MetricsByCall:
+    """The metrics of one walk; whatever order calls end in, they are merged in that of the plan."""
+
+    def __init__(self, planned: Planned) -> None:
+        self._prefixes = metric_prefixes(planned)
+        self._parts: dict[str, list[Metrics]] = {op.call: [] for op in planned.plan.runs}
+        self._reporters: dict[str, str] = {}
+
+    def add(self, call: str, metrics: Metrics) -> None:
+        """Keep what a call has reported.
+
+        Raises:
+            NodeError: when a name was reported already.
+        """
+        named = Metrics({f"{self._prefixes[call]}{name}": metric for name, metric in metrics.items()})
+        for name in named:
+            if name in self._reporters:
+                first = self._reporters[name]
+                raise NodeError(f"`{call}` reports the metric `{name}`, which `{first}` reports already: rename it")
+            self._reporters[name] = call
+        self._parts[call].append(named)
+
+    def merged(self) -> Metrics:
+        """All of them, in the order of the plan."""
+        values = {name: metric for parts in self._parts.values() for part in parts for name, metric in part.items()}
+        return Metrics(values)

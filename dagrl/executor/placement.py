@@ -1,0 +1,122 @@
+"""Where the rows of one walk lie, and what other processes must publish before an op can run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from dagrl.compiler.plan import RunOp
+from dagrl.executor.layout import Layout, SourceRows, balanced, moves, narrowed, on_first_rank
+from dagrl.executor.process_sets import ProcessSet
+from dagrl.graph.pipeline import Call
+from dagrl.ops.minibatches import mini_batches
+from dagrl.ops.random import hash_ids, key_of
+from dagrl.workers.host import NodeReport, Planned, source_rows
+
+#: For each rank, the handles of the shards it is sent, by the call that wrote them.
+Arrivals = list[dict[str, list[Any]]]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where plans run: the process set of each pool, the seed of the run, and the seconds that an op may take."""
+
+    by_pool: Mapping[str, ProcessSet]
+    seed: int
+    deadline: float
+
+    @property
+    def sets(self) -> tuple[ProcessSet, ...]:
+        """Every process set once."""
+        return tuple({on.name: on for on in self.by_pool.values()}.values())
+
+    def named(self, name: str) -> ProcessSet:
+        """The process set of that name."""
+        return next(on for on in self.sets if on.name == name)
+
+
+class Placement:
+    """Follows the rows of a walk; it knows their ids, never a column."""
+
+    def __init__(self, site: Site, planned: Planned, step: int, sources: Mapping[str, SourceRows]) -> None:
+        self._site, self._planned, self._step, self._sources = site, planned, step, sources
+        self._homes: dict[tuple[str, str], Layout] = {}
+        self._written: dict[str, Layout] = {}
+        self._kept: dict[str, Int64[Tensor, " K"]] = {}
+        self._num_tokens: dict[str, Int64[Tensor, " N"]] = {}
+
+    def group_size(self, op: RunOp) -> int:
+        """Rows for each prompt of the op's source."""
+        return self._planned.pipeline.call(op.source).options["n"]
+
+    def layout_of(self, op: RunOp, call: Call, on: ProcessSet) -> Layout:
+        """The rows that the op sees, by rank."""
+        layout = narrowed(self._home(op, on), [self._kept[name] for name in op.filters])
+        if on.size == 1:
+            return layout
+        match call.contract.split:
+            case "batch":
+                return on_first_rank(layout)
+            case "minibatch":
+                return self._balanced(op, call, layout)
+            case _:
+                return layout
+
+    def is_in_place(self, op: RunOp, layout: Layout) -> bool:
+        """Whether every rank can tell the op's rows from the source and the filters it holds itself."""
+        return all(self._written[name].where == layout.where for name in (op.source, *op.filters))
+
+    def send(self, op: RunOp, want: Layout) -> Arrivals:
+        """Have the ranks that hold rows which the op reads on other ranks publish them."""
+        arrivals: Arrivals = [{} for _ in want.rows]
+        for name in dict.fromkeys(read.call for read in op.reads):
+            sent = moves(self._written[name], want)
+            if sent is None:
+                continue
+            columns = tuple(dict.fromkeys(read.source for read in op.reads if read.call == name))
+            on = self._site.named(self._written[name].where)
+            handles = on.call("publish", [(self._planned.pipeline.name, name, columns, ids) for ids in sent]).handles
+            for handle, parts in zip(handles, sent, strict=True):
+                for rank, ids in enumerate(parts):
+                    if ids is not None:
+                        arrivals[rank].setdefault(name, []).append((handle, rank))
+        return arrivals
+
+    def wrote(self, op: RunOp, layout: Layout, reports: Sequence[NodeReport | None]) -> None:
+        """Take note of what an op has left."""
+        done = [report for report in reports if report is not None]
+        kept = [report.kept for report in done if report.kept is not None]
+        if kept:
+            self._kept[op.call] = torch.cat(kept)
+            layout = narrowed(layout, [self._kept[op.call]])
+        counts = [report.num_tokens for report in done if report.num_tokens is not None]
+        if counts:
+            self._num_tokens[op.call] = torch.cat(counts).long()
+        self._written[op.call] = layout
+
+    def holder(self, call: str) -> ProcessSet | None:
+        """The processes that hold what a call has written, None if it never ran."""
+        return self._site.named(self._written[call].where) if call in self._written else None
+
+    def _home(self, op: RunOp, on: ProcessSet) -> Layout:
+        """How the rows of a source lie on a process set when nothing speaks against it: by whole groups, in order."""
+        if (op.source, on.name) not in self._homes:
+            parts = self._sources[op.source].split(on.size)
+            rows = tuple(source_rows(part.group_ids, self.group_size(op)).row_ids for part in parts)
+            self._homes[op.source, on.name] = Layout(on.name, rows)
+        return self._homes[op.source, on.name]
+
+    def _balanced(self, op: RunOp, call: Call, layout: Layout) -> Layout:
+        counted = next((read.call for read in op.reads if read.call in self._num_tokens), None)
+        if counted is None:
+            return layout
+        ids = torch.cat(layout.rows)
+        have, order = torch.cat(self._written[counted].rows).sort()
+        weights = self._num_tokens[counted][order[torch.searchsorted(have, ids)]]
+        seeds = hash_ids(key_of(self._site.seed, self._planned.pipeline.name, self._step, op.call), ids)
+        return balanced(layout, weights, mini_batches(seeds, call.options.get("mini_batch_size", 0)))

@@ -1,0 +1,97 @@
+"""Process sets: the processes that share a pool and run an op together, behind one interface.
+
+The walk through a plan sees only this: here the set is this very process, in ``ray.py`` a group of actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from dagrl.workers.host import NodeHost
+
+
+class Pending(Protocol):
+    """A method that was called on the ranks of a set."""
+
+    def results(self) -> list[Any]:
+        """What each rank returned; raises what the first failing rank raised."""
+        ...
+
+    @property
+    def handles(self) -> Sequence[Any]:
+        """For each rank, a stand-in for its result that may be passed to other calls."""
+        ...
+
+
+class ProcessSet(Protocol):
+    """Ranks that are called together; calls on one set run in the order in which they were made."""
+
+    @property
+    def name(self) -> str:
+        """Unique in a run."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Its ranks."""
+        ...
+
+    def call(self, method: str, arguments: Sequence[Sequence[Any] | None]) -> Pending:
+        """Call a method of every rank's `NodeHost` with that rank's arguments; None skips the rank."""
+        ...
+
+    def first_done(self, pending: Sequence[Pending], seconds: float) -> Pending | None:
+        """One of the calls that is done, of this set or of another of its kind; None when the time is over."""
+        ...
+
+    def close(self) -> None:
+        """End the processes."""
+        ...
+
+
+class Done:
+    """A call that is over."""
+
+    def __init__(self, results: Sequence[Any], error: Exception | None) -> None:
+        self.handles = results
+        self._error = error
+
+    def results(self) -> list[Any]:
+        """What each rank returned, or the error raised."""
+        if self._error is not None:
+            raise self._error
+        return list(self.handles)
+
+
+class InProcessSet:
+    """Ranks in this process, called one after the other: one, or several that use no collectives."""
+
+    def __init__(self, name: str, hosts: Sequence[NodeHost]) -> None:
+        self.name = name
+        self.hosts = tuple(hosts)
+
+    @property
+    def size(self) -> int:
+        """Its ranks."""
+        return len(self.hosts)
+
+    def call(self, method: str, arguments: Sequence[Sequence[Any] | None]) -> Done:
+        """Run the method on every rank now."""
+        results: list[Any] = []
+        try:
+            for host, given in zip(self.hosts, arguments, strict=True):
+                results.append(None if given is None else getattr(host, method)(*given))
+        except Exception as error:  # noqa: BLE001 - handed on to whoever asks for the results
+            return Done(results, error)
+        return Done(results, None)
+
+    def first_done(self, pending: Sequence[Pending], seconds: float) -> Pending | None:
+        """The first: every call is over when it returns."""
+        del seconds
+        return pending[0] if pending else None
+
+    def close(self) -> None:
+        """End what the nodes have started."""
+        for host in self.hosts:
+            host.close()

@@ -1,0 +1,194 @@
+"""One walk through a plan: an op starts when what it needs is there and its processes are free."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagrl.compiler.plan import FreeOp, Op, RunOp, SyncOp
+from dagrl.data.metrics import Metrics, Sum, merge_all
+from dagrl.errors import NodeError
+from dagrl.executor.events import ColumnsFreed, Listener, OpFailed, OpFinished, OpStarted, WeightsSynced
+from dagrl.executor.layout import Layout, SourceRows
+from dagrl.executor.metric_names import MetricsByCall
+from dagrl.executor.placement import Placement, Site
+from dagrl.executor.process_sets import Pending, ProcessSet
+from dagrl.graph.pipeline import Call
+from dagrl.workers.frames import Rows
+from dagrl.workers.host import NodeReport, NodeTask, Planned
+
+
+@dataclass(frozen=True)
+class _Running:
+    op: RunOp | SyncOp
+    on: ProcessSet
+    pending: Pending
+    layout: Layout
+    started: float
+
+
+@dataclass(frozen=True)
+class _Freeing:
+    op: FreeOp
+    on: ProcessSet
+    pending: Pending
+
+
+class Walk:
+    """Walks one plan once; ``states`` are those of the calls, and change as it goes."""
+
+    def __init__(
+        self,
+        site: Site,
+        planned: Planned,
+        step: int,
+        sources: Mapping[str, SourceRows],
+        states: dict[str, Any],
+        emit: Listener,
+    ) -> None:
+        self.site, self.pipeline, self.plan = site, planned.pipeline, planned.plan
+        self.step, self.sources, self.states, self.emit = step, sources, states, emit
+        self.metrics = MetricsByCall(planned)
+        self.placement = Placement(site, planned, step, sources)
+        self._waiting: list[Op] = list(self.plan.ops)
+        self._running: dict[str, _Running] = {}
+        self._freeing: list[_Freeing] = []
+        self._done: set[str] = set()
+
+    def run(self) -> Metrics:
+        """Every op of the plan; the metrics of all calls."""
+        try:
+            while self._waiting or self._running:
+                self._start_ready()
+                self._finish_one()
+            self._finish_frees(self.site.deadline)
+            return self.metrics.merged()
+        finally:
+            for on in self.site.sets:
+                on.call("end_walk", [(self.plan.pipeline,)] * on.size)
+
+    def _start_ready(self) -> None:
+        """Start every op that can run now, the first in the plan first."""
+        while (op := next((op for op in self._waiting if self._can_start(op)), None)) is not None:
+            self._waiting.remove(op)
+            match op:
+                case RunOp():
+                    self._start_call(op, self.pipeline.call(op.call))
+                case SyncOp():
+                    self._start_sync(op)
+                case FreeOp():
+                    self._start_free(op)
+
+    def _can_start(self, op: Op) -> bool:
+        if not self._done.issuperset(op.after):
+            return False
+        return isinstance(op, FreeOp) or self.site.by_pool[op.pool].name not in self._running
+
+    def _start_call(self, op: RunOp, call: Call) -> None:
+        self.emit(OpStarted(time.time(), self.plan.pipeline, self.step, op.id))
+        started = time.perf_counter()
+        on = self.site.by_pool[op.pool]
+        layout = self.placement.layout_of(op, call, on)
+        if op.mutates and layout.num_rows == 0:
+            self._keep(op, layout, [])
+            self.metrics.add(op.call, Metrics({"skipped_updates": Sum(1.0)}))
+            self._end_call(op, 0, started, 0.0)
+            return
+        pending = on.call("run_node", self._tasks(op, call, layout))
+        self._running[on.name] = _Running(op, on, pending, layout, started)
+
+    def _tasks(self, op: RunOp, call: Call, layout: Layout) -> list[tuple[NodeTask] | None]:
+        """What each rank is asked to do; None where it takes no part."""
+        name, state = self.plan.pipeline, self.states.get(op.call)
+        if op.source == op.call:
+            parts = self.sources[op.call].split(len(layout.rows))
+            return [(NodeTask(name, op.id, self.step, part.group_ids, part.positions, state=state),) for part in parts]
+        arrivals = self.placement.send(op, layout)
+        cut_anew = call.contract.split in ("batch", "minibatch") and len(layout.rows) > 1
+        here = not cut_anew and self.placement.is_in_place(op, layout)
+        n = self.placement.group_size(op)
+        tasks: list[tuple[NodeTask] | None] = []
+        for rank, ids in enumerate(layout.rows):
+            rows = None if here else Rows(ids, ids // n)
+            takes_part = rank == 0 or call.contract.split != "batch"
+            task = NodeTask(name, op.id, self.step, rows=rows, arrivals=arrivals[rank], state=state)
+            tasks.append((task,) if takes_part else None)
+        return tasks
+
+    def _start_sync(self, op: SyncOp) -> None:
+        on = self.site.by_pool[op.pool]
+        pending = on.call("sync_rollout", [(op.group,)] * on.size)
+        self._running[on.name] = _Running(op, on, pending, Layout(on.name, ()), time.perf_counter())
+
+    def _start_free(self, op: FreeOp) -> None:
+        """Ask the holders to let go; nobody waits for them."""
+        holders = [self.placement.holder(column.rsplit(".", 1)[0]) for column in op.columns]
+        for on in {on.name: on for on in holders if on is not None}.values():
+            arguments = [(self.plan.pipeline, op.columns)] * on.size
+            self._freeing.append(_Freeing(op, on, on.call("free", arguments)))
+        self._done.add(op.id)
+        self._finish_frees(0.0)
+
+    def _finish_one(self) -> None:
+        """Wait until one of the running ops is over."""
+        running = list(self._running.values())
+        if not running:
+            return
+        deadline = min(each.started for each in running) + self.site.deadline
+        pending = [each.pending for each in running]
+        done = running[0].on.first_done(pending, max(0.0, deadline - time.perf_counter()))
+        over = next((each for each in running if each.pending is done), None)
+        if over is None:
+            late = min(running, key=lambda each: each.started)
+            self._fail(late.op, NodeError(f"it has run for {self.site.deadline:g} s, longer than an op may take"))
+        else:
+            del self._running[over.on.name]
+            self._end(over)
+
+    def _end(self, over: _Running) -> None:
+        try:
+            results = over.pending.results()
+            if isinstance(over.op, RunOp):
+                reports = [report for report in results if isinstance(report, NodeReport)]
+                self._keep(over.op, over.layout, reports)
+        except Exception as error:  # noqa: BLE001 - noted and raised again
+            self._fail(over.op, error)
+        if isinstance(over.op, SyncOp):
+            seconds = time.perf_counter() - over.started
+            self.emit(WeightsSynced(time.time(), self.plan.pipeline, self.step, over.op.group, seconds))
+            self._done.add(over.op.id)
+        else:
+            cpu_seconds = sum(report.cpu_seconds for report in reports)
+            self._end_call(over.op, sum(report.num_rows for report in reports), over.started, cpu_seconds)
+
+    def _keep(self, op: RunOp, layout: Layout, reports: Sequence[NodeReport]) -> None:
+        """Note where the op's rows lie, its metrics and its state."""
+        self.placement.wrote(op, layout, reports)
+        self.metrics.add(op.call, merge_all(report.metrics for report in reports))
+        self.metrics.add(op.call, merge_all(report.statistics for report in reports))
+        if op.call in self.states:
+            self.states[op.call] = reports[0].state
+
+    def _end_call(self, op: RunOp, num_rows: int, started: float, cpu_seconds: float) -> None:
+        seconds = time.perf_counter() - started
+        name = self.plan.pipeline
+        self.emit(OpFinished(time.time(), name, self.step, op.id, num_rows, seconds, cpu_seconds))
+        self._done.add(op.id)
+
+    def _fail(self, op: RunOp | SyncOp, error: Exception) -> None:
+        name, at = self.plan.pipeline, f" ({op.at})" if isinstance(op, RunOp) else ""
+        self.emit(OpFailed(time.time(), name, self.step, op.id, f"{type(error).__name__}: {error}"))
+        kind = "node" if isinstance(op, RunOp) else "op"
+        error.add_note(f"in {kind} `{op.id}`{at} of pipeline `{name}`, step {self.step}")
+        raise error
+
+    def _finish_frees(self, seconds: float) -> None:
+        """Tell of the columns that are gone by now, or within that time."""
+        for each in list(self._freeing):
+            if each.on.first_done([each.pending], seconds) is None:
+                return
+            self._freeing.remove(each)
+            freed = sum(each.pending.results())
+            self.emit(ColumnsFreed(time.time(), self.plan.pipeline, self.step, each.op.columns, freed))

@@ -1,0 +1,16 @@
+"""Which rows of a batch make which mini-batch."""
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+
+def mini_batches(seeds: Int64[Tensor, " B"], size: int) -> tuple[Int64[Tensor, " K"], ...]:
+    """The rows of each mini-batch, as positions among ``seeds``; the last may be short.
+
+    Membership comes from the rows' seeds alone, so it does not depend on their order. ``size`` 0, or one that is
+    not below the number of rows, makes a single mini-batch of all rows in place.
+    """
+    if size == 0 or size >= len(seeds):
+        return (torch.arange(len(seeds)),)
+    return seeds.argsort().split(size)

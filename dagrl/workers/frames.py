@@ -1,0 +1,156 @@
+"""The columns that a process holds between ops: for each call of a step its rows, widths and a DataProto."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from dagrl.compiler.plan import Input, RunOp
+from dagrl.data.columns import DTYPES, PAD_SIDES, ColumnType, pad_value
+from dagrl.data.join import Widths, intersect_rows, repad, select_rows, take
+from dagrl.data.proto import DataProto
+from dagrl.graph.pipeline import Pipeline
+from dagrl.workers.node_runner import Columns
+
+#: Shards that came from other processes, by the call that wrote them.
+Arrivals = Mapping[str, Sequence["Shard"]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a call: unique ids, and the group of each."""
+
+    row_ids: Int64[Tensor, " B"]
+    group_ids: Int64[Tensor, " B"]
+
+    def keep(self, row_ids: Int64[Tensor, " M"]) -> Rows:
+        """Just these rows, in their order."""
+        index = select_rows(self.row_ids, row_ids)
+        return self if index is None else Rows(row_ids, self.group_ids[index])
+
+    def __len__(self) -> int:
+        return len(self.row_ids)
+
+
+@dataclass
+class Shard:
+    """Some rows of what a call has written; the payload that moves between processes."""
+
+    rows: Rows
+    widths: Widths
+    data: DataProto
+
+
+class Frames:
+    """What the calls of one step have written in this process and somebody still reads."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._shards: dict[str, Shard] = {}
+
+    def put(self, call: str, rows: Rows, widths: Widths, columns: Columns) -> None:
+        """Keep what a call has written."""
+        tensors = {name: column for name, column in columns.items() if isinstance(column, Tensor)}
+        objects = {name: column for name, column in columns.items() if not isinstance(column, Tensor)}
+        self._shards[call] = Shard(rows, widths, DataProto.from_dict(tensors=tensors, non_tensors=objects))
+
+    def rows_of(self, op: RunOp) -> Rows:
+        """The rows of an op that are here: those of its source that passed its filters."""
+        rows = self._shards[op.source].rows
+        if not op.filters:
+            return rows
+        kept = [self._shards[name].rows.row_ids for name in op.filters]
+        return rows.keep(intersect_rows([rows.row_ids, *kept]))
+
+    def gather(self, reads: Sequence[Input], rows: Rows, arrivals: Arrivals) -> tuple[Columns, Widths]:
+        """The columns an op reads, from here and from elsewhere, aligned on its rows and padded to the widest."""
+        wide = {read.call for read in reads if self._type(read).dims[1:]}
+        widths = [shard.widths for call in sorted(wide) for shard in self._pieces(call, arrivals)]
+        widest = Widths(max((each.P for each in widths), default=0), max((each.T for each in widths), default=0))
+        return {
+            read.column: _column(self._pieces(read.call, arrivals), read.source, self._type(read), rows, widest)
+            for read in reads
+        }, widest
+
+    def cut(self, call: str, columns: Sequence[str], row_ids: Int64[Tensor, " M"]) -> Shard:
+        """A copy of some rows and columns of a call, to be sent elsewhere."""
+        shard = self._shards[call]
+        data = _selected(shard.data, columns)
+        index = select_rows(shard.rows.row_ids, row_ids)
+        return Shard(shard.rows.keep(row_ids), shard.widths, data if index is None else data.select_idxs(index))
+
+    def free(self, columns: Sequence[str]) -> int:
+        """Let go of columns, given as ``call.column``, as far as they are here; the bytes of their tensors."""
+        freed = 0
+        for name in columns:
+            call, column = name.rsplit(".", 1)
+            if call not in self._shards:
+                continue
+            data = self._shards[call].data
+            is_tensor = column not in data.non_tensor_batch
+            gone = data.pop(batch_keys=[column]) if is_tensor else data.pop(non_tensor_batch_keys=[column])
+            freed += sum(tensor.nbytes for tensor in gone.batch.values()) if gone.batch is not None else 0
+        return freed
+
+    def _type(self, read: Input) -> ColumnType:
+        return self._pipeline.call(read.call).column_type(read.source)
+
+    def _pieces(self, call: str, arrivals: Arrivals) -> list[Shard]:
+        here = [self._shards[call]] if call in self._shards else []
+        return [*here, *arrivals.get(call, ())]
+
+
+def _selected(data: DataProto, columns: Sequence[str]) -> DataProto:
+    objects = [name for name in columns if name in data.non_tensor_batch]
+    return data.select([name for name in columns if name not in data.non_tensor_batch], objects)
+
+
+def _column(
+    pieces: Sequence[Shard], name: str, column_type: ColumnType, rows: Rows, widest: Widths
+) -> Tensor | np.ndarray:
+    if not pieces:
+        return _no_rows(column_type, widest)
+    have = pieces[0].rows.row_ids if len(pieces) == 1 else torch.cat([piece.rows.row_ids for piece in pieces])
+    index = select_rows(have, rows.row_ids)
+    if column_type.is_object:
+        return _read_only(take(_joined([piece.data.non_tensor_batch[name] for piece in pieces]), index))
+    if len(pieces) == 1:  # rows first: fewer of them are padded
+        return _padded(take(_tensor(pieces[0].data, name), index), name, column_type, pieces[0].widths, widest)
+    wide = [_padded(_tensor(piece.data, name), name, column_type, piece.widths, widest) for piece in pieces]
+    return take(torch.cat(wide), index)
+
+
+def _padded(column: Tensor, name: str, column_type: ColumnType, have: Widths, want: Widths) -> Tensor:
+    if PAD_SIDES.keys().isdisjoint(column_type.dims):
+        return column
+    return repad(column, column_type.dims, have, want, pad_value(name, column_type.dtype))
+
+
+def _no_rows(column_type: ColumnType, widest: Widths) -> Tensor | np.ndarray:
+    if column_type.is_object:
+        return _read_only(np.empty(0, dtype=object))
+    sizes = {"B": 0, "P": widest.P, "T": widest.T, "S": widest.S}
+    shape = [sizes.get(dim, 0) for dim in column_type.dims]
+    return torch.empty(shape, dtype=getattr(torch, DTYPES[column_type.dtype]))
+
+
+def _joined(columns: Sequence[np.ndarray]) -> np.ndarray:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def _read_only(column: np.ndarray) -> np.ndarray:
+    """The same objects in an array whose places cannot be assigned."""
+    view = column.view()
+    view.flags.writeable = False
+    return view
+
+
+def _tensor(data: DataProto, name: str) -> Tensor:
+    if data.batch is None:
+        raise KeyError(name)
+    return data.batch[name]

@@ -1,0 +1,206 @@
+"""The process that runs nodes: it holds the models of the worker groups on one pool and the columns made here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int32, Int64
+from torch import Tensor
+
+from dagrl.compiler.plan import Plan
+from dagrl.data.metrics import Metrics
+from dagrl.errors import NodeError
+from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.specs import WorkerGroup
+from dagrl.ops.random import hash_ids, key_of
+from dagrl.rewards.pool import close_pools
+from dagrl.workers.column_metrics import column_metrics
+from dagrl.workers.frames import Frames, Rows, Shard
+from dagrl.workers.node_runner import Columns, NodeInputs, NodeOutput, run_node
+from dagrl.workers.policy import PolicyWorker
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A pipeline and its plan."""
+
+    pipeline: Pipeline
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What every process of a run knows: the pipelines with their plans, the seed, and the steps of the schedule."""
+
+    planned: tuple[Planned, ...]
+    seed: int
+    total_steps: int
+
+    def groups(self) -> dict[str, WorkerGroup]:
+        """The worker groups that some plan runs a call on; nothing of a pruned group is loaded."""
+        calls = [one.pipeline.call(op.call) for one in self.planned for op in one.plan.runs]
+        return {call.group.name: call.group for call in calls if call.group is not None}
+
+    def pools(self) -> tuple[str, ...]:
+        """The pools that some op runs on."""
+        return tuple(dict.fromkeys(op.pool for one in self.planned for op in one.plan.runs))
+
+    def generates(self, group: str) -> bool:
+        """Whether some op samples with the group's rollout weights."""
+        return any(op.group == group and op.needs == "rollout" for one in self.planned for op in one.plan.runs)
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """What one process is asked to do: an op of a plan, on these rows.
+
+    ``rows`` None means the op's rows that are here already. ``group_ids`` and ``positions``, one for each prompt,
+    are given to a source alone. ``arrivals`` are shards that other processes have published.
+    """
+
+    pipeline: str
+    op: str
+    step: int
+    group_ids: Int64[Tensor, " M"] | None = None
+    positions: Int64[Tensor, " M"] | None = None
+    rows: Rows | None = None
+    arrivals: Mapping[str, Sequence[tuple[Any, int]]] = field(default_factory=dict)
+    state: Any = None
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What the driver learns of a task: counts, metrics and state, never a column.
+
+    ``metrics`` are the node's own, ``statistics`` those of the row columns it wrote. ``kept`` are the row ids that a filter let pass; ``num_tokens`` counts the tokens of each row, where they are
+    written. ``bytes`` are those of the written tensors.
+    """
+
+    num_rows: int
+    metrics: Metrics
+    statistics: Metrics
+    state: Any
+    seconds: float
+    cpu_seconds: float
+    bytes: int
+    kept: Int64[Tensor, " K"] | None = None
+    num_tokens: Int32[Tensor, " B"] | None = None
+
+
+class NodeHost:
+    """Holds the worker groups of some pools, and runs the nodes of a deployment on them and on what is here."""
+
+    def __init__(self, deployment: Deployment, *, pools: Sequence[str]) -> None:
+        self._seed = deployment.seed
+        self._planned = {one.pipeline.name: one for one in deployment.planned}
+        self._ops = {(one.pipeline.name, op.id): op for one in deployment.planned for op in one.plan.runs}
+        self._frames: dict[str, Frames] = {}
+        self.policies = {
+            name: PolicyWorker(group, total_steps=deployment.total_steps, rollout=deployment.generates(name))
+            for name, group in deployment.groups().items()
+            if group.pool.name in pools
+        }
+
+    def run_node(self, task: NodeTask) -> NodeReport:
+        """Run the task's node and keep what it writes."""
+        started, cpu = time.perf_counter(), time.process_time()
+        op = self._ops[task.pipeline, task.op]
+        call = self._planned[task.pipeline].pipeline.call(op.call)
+        frames = self.frames(task.pipeline)
+        if task.group_ids is not None:
+            rows = source_rows(task.group_ids, call.options["n"])
+        else:
+            rows = frames.rows_of(op) if task.rows is None else task.rows
+        columns, widths = frames.gather(op.reads, rows, self._arrived(task.arrivals))
+        inputs = NodeInputs(
+            columns=columns,
+            widths=widths,
+            group_ids=rows.group_ids.clone(),
+            seeds=hash_ids(key_of(self._seed, task.pipeline, task.step, op.call), rows.row_ids),
+            positions=None if task.positions is None else task.positions.repeat_interleave(call.options["n"]),
+            wanted=frozenset(op.writes),
+            aliases=op.aliases,
+            step=task.step,
+            state=task.state,
+        )
+        output = self._call(call, inputs)
+        passed = rows if output.flags is None else rows.keep(rows.row_ids[output.flags])
+        kept = {name: column for name, column in output.columns.items() if name in op.writes}
+        frames.put(op.call, passed, output.widths, kept)
+        return NodeReport(
+            num_rows=len(rows),
+            metrics=output.metrics,
+            statistics=column_metrics(output.columns),
+            state=output.state,
+            seconds=time.perf_counter() - started,
+            cpu_seconds=time.process_time() - cpu,
+            bytes=sum(column.nbytes for column in kept.values() if isinstance(column, Tensor)),
+            kept=None if output.flags is None else passed.row_ids,
+            num_tokens=_num_tokens(output.columns),
+        )
+
+    def frames(self, pipeline: str) -> Frames:
+        """The columns of a pipeline's present walk."""
+        if pipeline not in self._frames:
+            self._frames[pipeline] = Frames(self._planned[pipeline].pipeline)
+        return self._frames[pipeline]
+
+    def end_walk(self, pipeline: str) -> None:
+        """Let go of every column of the pipeline."""
+        self._frames.pop(pipeline, None)
+
+    def publish(
+        self, pipeline: str, call: str, columns: Sequence[str], parts: Sequence[Int64[Tensor, " K"] | None]
+    ) -> list[Any]:
+        """Make some rows and columns of a call ready for other processes; a handle for each part."""
+        frames = self.frames(pipeline)
+        return [None if ids is None else self.put(frames.cut(call, columns, ids)) for ids in parts]
+
+    def free(self, pipeline: str, columns: Sequence[str]) -> int:
+        """Let go of columns, given as ``call.column``; the bytes of those that were here."""
+        return self.frames(pipeline).free(columns)
+
+    def sync_rollout(self, group: str) -> None:
+        """Bring the rollout weights of a group to the trained ones."""
+        self.policies[group].sync_rollout()
+
+    def export(self, group: str, folder: Path) -> None:
+        """Write the model of a group in Hugging Face format."""
+        self.policies[group].save(folder)
+
+    def close(self) -> None:
+        """End the processes that nodes have started."""
+        close_pools()
+
+    def put(self, shard: Shard) -> Any:
+        """A handle by which another process gets the shard."""
+        return shard
+
+    def get(self, handle: Any, part: int) -> Shard:
+        """The shard that another process has published as its part."""
+        return handle[part]
+
+    def _arrived(self, arrivals: Mapping[str, Sequence[tuple[Any, int]]]) -> dict[str, list[Shard]]:
+        return {call: [self.get(*handle) for handle in handles] for call, handles in arrivals.items()}
+
+    def _call(self, call: Call, inputs: NodeInputs) -> NodeOutput:
+        try:
+            return run_node(call, inputs, self.policies[call.group.name] if call.group is not None else None)
+        except SystemExit as error:
+            raise NodeError(f"sys.exit({error.code!r}) was called: raise an error instead") from error
+
+
+def source_rows(group_ids: Int64[Tensor, " M"], n: int) -> Rows:
+    """The rows of prompts with these numbers, ``n`` of each."""
+    groups = group_ids.repeat_interleave(n)
+    return Rows(groups * n + torch.arange(n).repeat(len(group_ids)), groups)
+
+
+def _num_tokens(columns: Columns) -> Int32[Tensor, " B"] | None:
+    mask = columns.get("attention_mask")
+    return mask.sum(1, dtype=torch.int32) if isinstance(mask, Tensor) else None
