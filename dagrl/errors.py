@@ -6,6 +6,7 @@ A message says what is wrong, where in the user's files, what was there, and how
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,12 @@ class ConfigError(UserError):
     title = "the configuration is not valid"
 
 
+class ResumeError(ConfigError):
+    """A checkpoint of a run whose settings, data or pipelines were others."""
+
+    title = "the run has changed since it was saved"
+
+
 class PipelineFileError(UserError):
     """A pipeline file that cannot be loaded or built."""
 
@@ -126,6 +133,10 @@ class TrainingError(DagrlError):
     """Training cannot go on: a gradient that is not finite, weights that do not load."""
 
 
+class CheckpointError(DagrlError):
+    """A checkpoint that is damaged, or does not hold what the run needs."""
+
+
 class DataError(DagrlError, ValueError):
     """A batch, or parts of one, that do not fit together; the message names the column and the part."""
 
@@ -143,3 +154,78 @@ class DataTypeError(DataError, TypeError):
 
 class RowIndexError(DataError, IndexError):
     """A row outside the batch."""
+
+
+class ClusterError(UserError):
+    """Resources that the cluster does not have, or a cluster that cannot be reached."""
+
+    title = "the cluster cannot run this"
+
+
+class DispatchError(DagrlError, TypeError):
+    """A call on a worker group whose arguments or results do not fit its dispatch mode."""
+
+
+class WorkerEnvironmentError(DagrlError):
+    """Environment variables of a worker that are missing, malformed or not to be set."""
+
+
+class WorkerError(DagrlError):
+    """A method of a worker raised an error; its worker group is torn down.
+
+    ``original`` is the error itself where it could travel, ``worker_traceback`` its traceback as text.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        method: str,
+        rank: int,
+        node_ip: str,
+        error_type: str = "",
+        error_message: str = "",
+        worker_traceback: str = "",
+        original: BaseException | None = None,
+    ) -> None:
+        self.group = group
+        self.method = method
+        self.rank = rank
+        self.node_ip = node_ip
+        self.error_type = error_type
+        self.error_message = error_message
+        self.worker_traceback = worker_traceback
+        self.original = original
+        super().__init__(self.message())
+
+    def where(self) -> str:
+        """The rank, its group and its node."""
+        return f"rank {self.rank} of worker group `{self.group}` (node {self.node_ip})"
+
+    def message(self) -> str:
+        """The whole message, without the class name."""
+        return f"`{self.method}` failed on {self.where()}: {self.error_type}: {self.error_message}"
+
+    def __reduce__(self):
+        return _rebuilt, (type(self), dict(vars(self)))
+
+
+class WorkerLostError(WorkerError):
+    """The process of a worker ended during a call; ``error_message`` is its exit cause."""
+
+    def message(self) -> str:
+        """The whole message, without the class name."""
+        return f"the process of {self.where()} was lost during `{self.method}`: {self.error_message}"
+
+
+class WorkerTimeoutError(WorkerError, TimeoutError):
+    """A worker had not returned in time; ``rank`` is the first such rank."""
+
+    def message(self) -> str:
+        """The whole message, without the class name."""
+        return f"`{self.method}` on {self.where()} {self.error_message}"
+
+
+def _rebuilt(kind: type[WorkerError], fields: dict[str, Any]) -> WorkerError:
+    known = {name: value for name, value in fields.items() if not name.startswith("__")}
+    return kind(**known)

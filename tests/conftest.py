@@ -1,6 +1,59 @@
-"""What holds for every test process: offline, and OpenMP threads that do not spin at each other's expense."""
+"""What holds for every test process: offline, OpenMP threads that do not spin at each other's expense, an S3 server."""
 
+import logging
 import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+@pytest.fixture(scope="session")
+def s3_bucket() -> Iterator[str]:
+    """The URL of an empty bucket on a server of this process, which speaks S3."""
+    from moto.server import ThreadedMotoServer
+    from s3fs import S3FileSystem
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    names = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items():
+            patch.setenv(name, value)
+        S3FileSystem.clear_instance_cache()
+        S3FileSystem().mkdir("runs")
+        yield "s3://runs"
+        S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A URL that nothing is at yet, on each kind of file system."""
+    name = tmp_path.name
+    match request.param:
+        case "local":
+            return str(tmp_path / "run")
+        case "memory":
+            return f"memory://{name}"
+        case _:
+            return f"{request.getfixturevalue('s3_bucket')}/{name}"
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[object]:
+    """A local Ray for all tests that need one, with more CPUs to give out than there are."""
+    from dagrl.controller import start_ray
+
+    with start_ray(num_cpus=16) as session:
+        yield session

@@ -1,12 +1,13 @@
 """What several tests share: small runs of the shipped pipeline, and ways to look at what they leave."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dagrl.cli.pipeline_file import LoadedPipelines, load_pipelines
-from dagrl.trainer.loop import RunResult, run
+from dagrl.storage.segments import read_lines
+from dagrl.trainer.loop import run
+from dagrl.trainer.records import RunResult
 
 ROOT = Path(__file__).resolve().parent.parent
 GRPO = ROOT / "pipelines" / "grpo.py"
@@ -44,5 +45,10 @@ def untimed(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metrics_lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without times."""
-    return [untimed(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    """The metrics of a run folder without times."""
+    return [untimed(line) for line in read_lines(str(folder), "metrics")]
+
+
+def event_lines(folder: Path) -> list[dict[str, Any]]:
+    """The events of a run folder."""
+    return read_lines(str(folder), "events")

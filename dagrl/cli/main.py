@@ -1,6 +1,6 @@
 """The ``dagrl`` command: run and plan here, check, nodes and new in files of their own.
 
-Exit codes: 0 done, 2 the user's mistake, 1 a failure, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 2 the user's mistake, 1 a failure, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 import os
@@ -8,6 +8,7 @@ import sys
 import traceback
 from dataclasses import fields
 from datetime import datetime
+from typing import Literal
 
 import click
 
@@ -16,6 +17,7 @@ from dagrl.cli.check import check
 from dagrl.cli.new import new
 from dagrl.cli.nodes import nodes
 from dagrl.cli.output import prepare_output, say
+from dagrl.cli.stopped import announce, cause, exit_code, resume_command
 from dagrl.errors import DagrlError, UserError
 
 # OpenMP threads that spin for each other stall when another process takes a core. A short spin costs nothing on a
@@ -41,24 +43,50 @@ def cli() -> None:
 @click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True, help="Where ops run.")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps to train, instead of the pipeline's own.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of data order and sampling.")
-@click.option("--out", type=str, help="Run folder; must be new or empty. [default: runs/PIPELINE-TIME]")
-def run(file: str, assignments: tuple[str, ...], executor: str, steps: int | None, seed: int, out: str | None) -> None:
+@click.option("--out", type=str, help="Run folder, any fsspec URL; must be new or empty. [default: runs/PIPELINE-TIME]")
+@click.option(
+    "--save-every", type=click.IntRange(min=0), default=20, show_default=True,
+    help="Steps between checkpoints; the last step is saved too. 0 saves only when a signal stops the run.",
+)  # fmt: skip
+@click.option("--keep", type=click.IntRange(min=1), default=2, show_default=True, help="Checkpoints to keep.")
+@click.option(
+    "--resume", type=click.Choice(["never", "auto"]), default="never", show_default=True,
+    help="auto: go on in --out from its newest checkpoint, or start where there is none.",
+)  # fmt: skip
+@click.pass_context
+def run(
+    context: click.Context,
+    file: str,
+    assignments: tuple[str, ...],
+    executor: str,
+    steps: int | None,
+    seed: int,
+    out: str | None,
+    save_every: int,
+    keep: int,
+    resume: Literal["never", "auto"],
+) -> None:
     """Train with the pipeline in FILE."""
     from dagrl.cli.config import split_assignments
     from dagrl.cli.pipeline_file import load_pipelines
     from dagrl.compiler import compile_pipelines
 
+    if resume == "auto" and out is None:
+        raise click.UsageError("`--resume auto` needs `--out`, the folder of the run to go on with")
     loaded = load_pipelines(file, split_assignments(assignments))
     compile_pipelines(loaded.pipelines)  # a mistake is told before the engines, which take seconds, are imported
 
-    from dagrl.cli.progress import ProgressLines
+    from dagrl.cli.progress import ProgressLines, start_line
+    from dagrl.storage.run_folder import contents
+    from dagrl.trainer.loop import Saving
     from dagrl.trainer.loop import run as run_pipelines
+    from dagrl.trainer.stopping import StoppedNow, StopRequest
 
     training = loaded.pipelines[0]
     folder = f"runs/{training.name}-{datetime.now():%Y%m%d-%H%M%S-%f}" if out is None else out
-    num_steps = steps or training.steps or 0
-    progress = ProgressLines(training.name, num_steps)
+    progress = ProgressLines(training.name, steps or training.steps or 0)
     values = {field.name: getattr(loaded.config, field.name) for field in fields(loaded.config)}
+    go_on = f"go on with: {resume_command(context, file, folder)}"
     try:
         result = run_pipelines(
             loaded.pipelines,
@@ -66,14 +94,25 @@ def run(file: str, assignments: tuple[str, ...], executor: str, steps: int | Non
             seed=seed,
             steps=steps,
             config={"file": str(loaded.file), "executor": executor, "config": values},
-            on_start=lambda: say(f"{training.name}: {num_steps} steps, seed {seed}, run folder {folder}"),
+            saving=Saving(save_every, keep),
+            resume=resume,
+            stop=StopRequest(announce),
+            on_start=lambda start: say(start_line(training.name, seed, start)),
             on_record=lambda record: say(progress.line(record)),
         )
+    except StoppedNow as stopped:
+        print(f"stopped at once by {cause(stopped.number)}, in the middle of a step; {go_on}", file=sys.stderr)
+        context.exit(exit_code(stopped.number))
     except KeyboardInterrupt:
-        print(f"stopped by Ctrl-C; {folder} holds the metrics of the steps that were done", file=sys.stderr)
+        print(f"stopped by Ctrl-C before the first step of {folder}", file=sys.stderr)
         raise
-    left = sorted(f"{path.name}/" if path.is_dir() else path.name for path in result.folder.iterdir())
-    say(f"done: {result.folder} ({', '.join(left)})")
+    if result.stopped_by is not None:
+        how = f"stopped by {cause(result.stopped_by)} after step {result.step}, saved as {result.saved}"
+        print(f"{how}; {go_on}", file=sys.stderr)
+        context.exit(exit_code(result.stopped_by))
+    if result.resumed_from == result.step:
+        say(f"nothing is left to do: {folder} is done, with all its {result.step} steps")
+    say(f"done: {folder} ({', '.join(contents(folder))})")
 
 
 @cli.command()
@@ -106,7 +145,7 @@ def main() -> None:
 def _exit_code() -> int:
     prepare_output()
     try:
-        cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False)
     except UserError as error:
         print(f"{type(error).__name__}: {error.message()}", file=sys.stderr)
         return 2
@@ -122,4 +161,4 @@ def _exit_code() -> int:
     except Exception:  # noqa: BLE001 - the last line of defence: every failure is shown and sets the exit code
         traceback.print_exc()
         return 1
-    return 0
+    return code if isinstance(code, int) else 0

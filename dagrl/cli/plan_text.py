@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 from dagrl.compiler.plan import FreeOp, Input, Plan, RunOp, SyncOp
 
+#: How the processes of a group hold its model; one process has nothing to say.
+_PARALLEL = {"none": "", "replicate": ", whole in each process (replicate)", "fsdp": ", a share in each process (fsdp)"}
+
 
 def plan_text(plan: Plan) -> str:
     """The lines of one plan."""
@@ -11,12 +14,12 @@ def plan_text(plan: Plan) -> str:
 
 
 def _head(plan: Plan) -> Iterator[str]:
-    machine = plan.machine
-    processes = f"{machine.num_processes} process{'' if machine.num_processes == 1 else 'es'}"
-    yield f"pipeline {plan.pipeline} on the {machine.executor} executor, {processes}"
+    count = 1 if plan.machine.limit is None else sum(pool.num_processes for pool in plan.pools)
+    yield f"pipeline {plan.pipeline} on the {plan.machine.executor} executor, {count} process{'' if count == 1 else 'es'}"
     for group in plan.groups:
         trains = "trained" if group.trains else "frozen"
-        yield f"  group {group.name}: {group.model}, {group.precision}, {trains}, pool {group.pool}"
+        parallel = _PARALLEL[group.parallel]
+        yield f"  group {group.name}: {group.model}, {group.precision}, {trains}, pool {group.pool}{parallel}"
 
 
 def _ops(plan: Plan) -> Iterator[str]:

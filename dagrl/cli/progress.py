@@ -1,6 +1,6 @@
 """One plain line for each step and evaluation."""
 
-from dagrl.trainer.loop import Record
+from dagrl.trainer.records import Record, Start
 
 #: Shown on the line of a training step, if the step has them: label and metric.
 _SHOWN = (
@@ -11,6 +11,14 @@ _SHOWN = (
     ("gap", "rollout/logprob_gap", ".4f"),
 )
 _SLOWEST = 3
+
+
+def start_line(training: str, seed: int, start: Start) -> str:
+    """The first line of a run: what it is, where, and where it goes on."""
+    line = f"{training}: {start.steps} steps, seed {seed}, run folder {start.folder}"
+    if start.resumed_from is not None:
+        return f"{line}, goes on after step {start.resumed_from}"
+    return f"{line}, starts again: nothing in it was saved" if start.again else line
 
 
 class ProgressLines:

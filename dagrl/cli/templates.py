@@ -157,6 +157,7 @@ from pathlib import Path
 
 from dagrl.cli.pipeline_file import load_pipelines
 from dagrl.compiler import compile_pipelines
+from dagrl.storage.segments import read_lines
 from dagrl.trainer.loop import run
 
 FILE = str(Path(__file__).with_name("NAME.py"))
@@ -170,7 +171,7 @@ def test_compiles() -> None:
 def test_runs_a_step(tmp_path: Path) -> None:
     loaded = load_pipelines(FILE, {"batch_size": "2"})
     run(loaded.pipelines, out=str(tmp_path / "run"), steps=1)
-    assert (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert read_lines(str(tmp_path / "run"), "metrics")
 '''
 
 #: Source and test by kind.

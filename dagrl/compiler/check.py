@@ -67,8 +67,9 @@ def resource_problems(groups: Sequence[WorkerGroup], machine: Machine) -> list[P
         *_clashing_names("worker group", groups),
         *_clashing_names("resource pool", [group.pool for group in groups]),
     ]
-    for pool in dict.fromkeys(group.pool for group in groups):
-        problems += _pool_problems(pool, machine)
+    pools = tuple(dict.fromkeys(group.pool for group in groups))
+    of_pools = [problem for pool in pools for problem in _pool_problems(pool, machine)]
+    problems += of_pools or _crowded(pools, machine)
     for group in dict.fromkeys(groups):
         problems += _model_problems(group.model)
     return problems
@@ -283,12 +284,24 @@ def _pool_problems(pool: ResourcePool, machine: Machine) -> Iterator[Problem]:
     if not sizes or any(type_fault(size, int) is not None or size < 0 for size in sizes):
         what = f"resource pool `{pool.name}` has process_on_nodes={list(sizes)}."
         yield Problem(what, pool.at, fix="give the processes of each node, e.g. `process_on_nodes=[8, 8]`")
-    elif pool.num_processes > machine.num_processes:
+    elif machine.limit is None and pool.num_processes > machine.num_processes:
         what = (
             f"resource pool `{pool.name}` needs {pool.num_processes} processes, "
             f"the {machine.executor} executor has {machine.num_processes}."
         )
         yield Problem(what, pool.at, fix=f"ask for at most {machine.num_processes}, or 0 for as many as there are")
+
+
+def _crowded(pools: Sequence[ResourcePool], machine: Machine) -> Iterator[Problem]:
+    """Pools that do not fit beside each other: each has processes of its own."""
+    needs = {pool: sum(machine.process_on_nodes_of(pool)) for pool in pools}
+    total = sum(needs.values())
+    if machine.limit is None or total <= machine.limit:
+        return
+    named = ", ".join(f"`{pool.name}` {count}" for pool, count in needs.items())
+    what = f"the resource pools need {total} processes ({named}), the {machine.executor} executor has {machine.limit}."
+    fix = f"ask for at most {machine.limit} in all, or put groups on one pool: they then share its processes"
+    yield Problem(what, pools[-1].at, fix=fix)
 
 
 def _model_problems(model: ModelSpec) -> Iterator[Problem]:

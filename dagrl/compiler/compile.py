@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dagrl.compiler.alias import alias
 from dagrl.compiler.check import in_file_order, pipeline_problems, purpose_problems, resource_problems
 from dagrl.compiler.machine import LOCAL, Machine
-from dagrl.compiler.plan import GroupPlan, Plan
+from dagrl.compiler.parallel import parallel_strategy
+from dagrl.compiler.place import place
+from dagrl.compiler.plan import GroupPlan, Plan, PoolPlan
 from dagrl.compiler.prune import prune
 from dagrl.compiler.schedule import schedule
 from dagrl.errors import CompileError, Problem
@@ -40,7 +42,8 @@ def _plan(pipeline: Pipeline, machine: Machine, rollout_groups: frozenset[str]) 
     return Plan(
         pipeline=pipeline.name,
         machine=machine,
-        groups=_group_plans(live.calls),
+        pools=_pool_plans(live.calls, machine),
+        groups=_group_plans(live.calls, machine),
         ops=schedule(pipeline, live, aliases, rollout_groups),
         pruned=pruned.pruned,
         aliased=aliases.aliased,
@@ -48,7 +51,14 @@ def _plan(pipeline: Pipeline, machine: Machine, rollout_groups: frozenset[str]) 
     )
 
 
-def _group_plans(calls: Sequence[Call]) -> tuple[GroupPlan, ...]:
+def _pool_plans(calls: Sequence[Call], machine: Machine) -> tuple[PoolPlan, ...]:
+    """The pools that run the calls; a pipeline without a model has one of a single process."""
+    known = {call.group.pool.name: machine.process_on_nodes_of(call.group.pool) for call in calls if call.group}
+    names = dict.fromkeys(place(calls).values())
+    return tuple(PoolPlan(name, known.get(name, (1,))) for name in names)
+
+
+def _group_plans(calls: Sequence[Call], machine: Machine) -> tuple[GroupPlan, ...]:
     groups: dict[str, WorkerGroup] = {call.group.name: call.group for call in calls if call.group is not None}
     return tuple(
         GroupPlan(
@@ -57,6 +67,7 @@ def _group_plans(calls: Sequence[Call]) -> tuple[GroupPlan, ...]:
             pool=group.pool.name,
             trains=group.model.optimizer is not None,
             precision=group.model.precision,
+            parallel=parallel_strategy(group, machine),
         )
         for group in groups.values()
     )

@@ -2,18 +2,29 @@
 
 from dataclasses import dataclass
 
+from dagrl.graph.specs import ResourcePool
+
 
 @dataclass(frozen=True)
 class Machine:
-    """An executor and the processes it can run, by node."""
+    """An executor and the processes it can run.
+
+    ``process_on_nodes`` are those of a pool that asks for as many as there are. ``limit`` bounds the processes of all
+    pools together, as long as each pool has its own; None where pools share the processes there are.
+    """
 
     executor: str
     process_on_nodes: tuple[int, ...]
+    limit: int | None = None
 
     @property
     def num_processes(self) -> int:
-        """All processes."""
+        """The processes of a pool that asks for as many as there are."""
         return sum(self.process_on_nodes)
+
+    def process_on_nodes_of(self, pool: ResourcePool) -> tuple[int, ...]:
+        """The processes of a pool, by node."""
+        return tuple(pool.process_on_nodes) if pool.num_processes else self.process_on_nodes
 
 
 #: This process alone.

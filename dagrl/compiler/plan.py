@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dagrl.compiler.machine import Machine
 
@@ -75,13 +75,27 @@ Op = RunOp | SyncOp | FreeOp
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """A worker group that the step uses."""
+    """A worker group that the step uses; ``parallel`` is how its processes hold the model: none if there is one."""
 
     name: str
     model: str
     pool: str
     trains: bool
     precision: str
+    parallel: Literal["none", "replicate", "fsdp"] = "none"
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """Processes, by node, that run ops of the step; worker groups on one pool share them."""
+
+    name: str
+    process_on_nodes: tuple[int, ...]
+
+    @property
+    def num_processes(self) -> int:
+        """All of them."""
+        return sum(self.process_on_nodes)
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,7 @@ class Plan:
 
     pipeline: str
     machine: Machine
+    pools: tuple[PoolPlan, ...]
     groups: tuple[GroupPlan, ...]
     ops: tuple[Op, ...]
     pruned: Mapping[str, str]
@@ -114,9 +129,12 @@ class Plan:
 def plan_from_dict(data: Mapping[str, Any]) -> Plan:
     """The plan that ``to_dict`` wrote."""
     ops = tuple(_op_from_dict(op) for op in data["ops"])
-    machine = Machine(data["machine"]["executor"], tuple(data["machine"]["process_on_nodes"]))
+    given = data["machine"]
+    machine = Machine(given["executor"], tuple(given["process_on_nodes"]), given["limit"])
+    pools = tuple(PoolPlan(pool["name"], tuple(pool["process_on_nodes"])) for pool in data["pools"])
     groups = tuple(GroupPlan(**group) for group in data["groups"])
-    return Plan(data["pipeline"], machine, groups, ops, data["pruned"], data["aliased"], data["kept"], data["format"])
+    decisions = (data["pruned"], data["aliased"], data["kept"])
+    return Plan(data["pipeline"], machine, pools, groups, ops, *decisions, data["format"])
 
 
 def _op_from_dict(data: Mapping[str, Any]) -> Op:

@@ -29,6 +29,7 @@ from dagrl.data.merge import (
 from dagrl.data.objects import object_column, own_copies
 from dagrl.data.row_index import RowsLike, check_row, mini_batches, row_index, single_row
 from dagrl.data.tensordicts import as_tensordict, build_tensordict, from_tensordict, tensors_of
+from dagrl.data.wire import state_received, state_to_send
 from dagrl.errors import DataError, DataTypeError, MissingColumnError, RowIndexError
 
 __all__ = [
@@ -90,6 +91,12 @@ class DataProto:
                 (self.meta_info, other.meta_info),
             )
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return state_to_send(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state_received(state))
 
     @classmethod
     def from_dict(

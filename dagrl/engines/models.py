@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from dagrl.engines.sharding import whole
 from dagrl.errors import ConfigError, Problem
 
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
@@ -57,18 +58,27 @@ def load_tokenizer(folder_or_name: str) -> PreTrainedTokenizerBase:
 
 
 def save_model(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, dtype: torch.dtype
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    *,
+    dtype: torch.dtype,
+    writes: bool = True,
 ) -> None:
     """Write model and tokenizer as a Hugging Face folder, weights in ``dtype``; the model stays as it is.
 
-    The folder is written aside and renamed, so it is complete or absent; one that is there is replaced.
+    The folder is written aside and renamed, so it is complete or absent; one that is there is replaced. Of ranks
+    that share the weights out all must call, and one of them ``writes``.
     """
+    weights = _cast(model, dtype, keep=writes)
+    if not writes:
+        return
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
         complete = Path(aside, "new")
         with _quiet():
-            _twin(model).save_pretrained(complete, state_dict=_cast(model, dtype))
+            _twin(model).save_pretrained(complete, state_dict=weights)
             _write_configs(model, dtype, complete)
             tokenizer.save_pretrained(complete)
         _make_readable(complete)
@@ -153,12 +163,20 @@ def _no_token(purpose: str, name: str, model: PreTrainedModel) -> Problem:
     )
 
 
-def _cast(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights in ``dtype``; tied ones stay one tensor, or the file would hold them twice."""
+@torch.no_grad()
+def _cast(model: PreTrainedModel, dtype: torch.dtype, *, keep: bool) -> dict[str, Tensor]:
+    """The weights in ``dtype``; tied ones stay one tensor, or the file would hold them twice.
+
+    Shared-out ones are put together on the CPU, one at a time; a rank that does not keep them only helps.
+    """
     weights: dict[str, Tensor] = model.state_dict(keep_vars=True)
-    cast = {id(value): value.detach() for value in weights.values()}
-    cast = {key: value.to(dtype) if value.is_floating_point() else value for key, value in cast.items()}
-    return {name: cast[id(value)] for name, value in weights.items()}
+    cast: dict[int, Tensor] = {}
+    for key, value in {id(value): value for value in weights.values()}.items():
+        full = whole(value)
+        if keep:
+            home = value.device if full is value else torch.device("cpu")
+            cast[key] = full.detach().to(home, dtype if full.is_floating_point() else full.dtype)
+    return {name: cast[id(value)] for name, value in weights.items()} if keep else {}
 
 
 def _twin(model: PreTrainedModel) -> PreTrainedModel:

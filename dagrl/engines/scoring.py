@@ -10,6 +10,8 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from dagrl.engines.parallel import SINGLE, DataParallel
+from dagrl.engines.sharding import reshard, shard
 from dagrl.errors import TrainingError
 from dagrl.graph.roles import LogProbs, TokenBatch
 from dagrl.graph.specs import Precision
@@ -52,23 +54,32 @@ class Cut(NamedTuple):
 class Scorer:
     """Scores token batches; the model stays in eval mode unless told to use dropout.
 
-    ``precision="bf16"`` computes under autocast over the model's own weights.
+    ``precision="bf16"`` computes under autocast over the model's own weights. Where ranks share the weights out,
+    every rank must run the same number of passes.
     """
 
-    def __init__(self, model: PreTrainedModel, *, precision: Precision, micro_batch_tokens: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        precision: Precision,
+        micro_batch_tokens: int,
+        parallel: DataParallel = SINGLE,
+    ) -> None:
         self.model = model.eval()
-        self.device = next(model.parameters()).device
         self.micro_batch_tokens = micro_batch_tokens
+        self.parallel = parallel
         self._bf16 = precision == "bf16"
-        head = output_head(model)
-        self._vocabulary = head.weight.shape[0]
-        self._head = head if _head_is_plain(model, head) else None
+        self._module = _Scoring(model)
+        if parallel.sharded:
+            shard(self._module, decoder_layers(model), parallel)
+        self.device = next(model.parameters()).device
 
     def forward(self, tokens: TokenBatch, *, with_entropy_grad: bool = False) -> LogProbs:
         """Log-probs and entropy, [B T] each, 0 where response_mask is False."""
         mask = tokens.response_mask
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
-            logprobs, entropy = self._score(tokens, with_entropy_grad)
+            logprobs, entropy = self._module(tokens, with_entropy_grad)
         blank = logprobs.new_zeros(mask.shape)
         return LogProbs(blank.masked_scatter(mask, logprobs), blank.masked_scatter(mask, entropy))
 
@@ -78,12 +89,25 @@ class Scorer:
         home = tokens.response_mask.device
         logprobs = torch.zeros(tokens.response_mask.shape, device=home)
         entropy = torch.zeros_like(logprobs)
-        for rows in self.micro_batches(tokens, micro_batch_size):
+        batches = list(self.micro_batches(tokens, micro_batch_size))
+        missing = self.missing_passes(len(batches))
+        for rows in batches:
             part = self.forward(self.take(tokens, rows))
             width = part.logprobs.shape[1]
             logprobs[rows, :width] = part.logprobs.to(home)
             entropy[rows, :width] = part.entropy.to(home)
+        for _ in range(missing):
+            self.empty_pass()
+        reshard(self._module)
         return LogProbs(logprobs, entropy)
+
+    def missing_passes(self, own: int) -> int:
+        """How many passes this rank lacks to as many as the rank with most; asked before any of them."""
+        return self.parallel.max(own) - own if self.parallel.sharded else 0
+
+    def empty_pass(self) -> Float[Tensor, ""]:
+        """A pass that reaches every weight and changes nothing: a loss of 0."""
+        return self.forward(_one_token(self.device)).logprobs.sum() * 0.0
 
     def micro_batches(self, tokens: TokenBatch, micro_batch_size: int) -> Iterator[slice]:
         """Consecutive rows: ``micro_batch_size`` of them, or as many as the token budget holds if 0."""
@@ -117,7 +141,19 @@ class Scorer:
             cut,
         )
 
-    def _score(self, tokens: TokenBatch, with_entropy_grad: bool) -> tuple[Tensor, Tensor]:
+
+class _Scoring(nn.Module):
+    """From tokens to log-probs in one module, so that hooks around its forward see every use of the weights."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        head = output_head(model)
+        self._vocabulary = head.weight.shape[0]
+        self._plain = _head_is_plain(model, head)
+
+    def forward(self, tokens: TokenBatch, with_entropy_grad: bool) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropy of the trained tokens, [N] each."""
         mask = tokens.response_mask
         targets = tokens.input_ids[:, -mask.shape[1] :][mask] if mask.shape[1] else tokens.input_ids[:, :0].flatten()
         temperatures = tokens.temperatures[:, None].expand(mask.shape)[mask]
@@ -144,12 +180,19 @@ class Scorer:
             "use_cache": False,
         }
         width = mask.shape[1]
-        if self._head is None:
+        if not self._plain:
             logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, :-1]
             return logits[:, logits.shape[1] - width :][mask], _identity
         hidden = self.model.base_model(**inputs).last_hidden_state
         end = hidden.shape[1] - 1
-        return hidden[:, end - width : end][mask], self._head
+        return hidden[:, end - width : end][mask], output_head(self.model)
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The layers that repeat: those that the model's family never splits over devices."""
+    kinds = set(model._no_split_modules or ())  # pyright: ignore[reportPrivateUsage] - the only place that says it
+    lists = [module for module in _module(model).modules() if isinstance(module, nn.ModuleList)]
+    return [layer for layers in lists for layer in layers if type(layer).__name__ in kinds]
 
 
 def output_head(model: PreTrainedModel) -> nn.Linear:
@@ -158,6 +201,22 @@ def output_head(model: PreTrainedModel) -> nn.Linear:
     if not isinstance(head, nn.Linear):
         raise TrainingError(f"{type(model).__name__} has no linear output embedding to take log-probs from")
     return head
+
+
+def _one_token(device: torch.device) -> TokenBatch:
+    """The smallest batch that reaches every weight."""
+    return TokenBatch(
+        input_ids=torch.zeros(1, 2, dtype=torch.int64, device=device),
+        attention_mask=torch.ones(1, 2, dtype=torch.bool, device=device),
+        position_ids=torch.arange(2, device=device)[None],
+        response_mask=torch.ones(1, 1, dtype=torch.bool, device=device),
+        temperatures=torch.ones(1, device=device),
+    )
+
+
+def _module(model: PreTrainedModel) -> nn.Module:
+    """The model as torch types it."""
+    return model
 
 
 def _identity(logits: Tensor) -> Tensor:

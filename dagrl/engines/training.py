@@ -12,7 +12,10 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from dagrl.data.metrics import Mean, Metric, Metrics, Sum, merge_all
+from dagrl.engines.gradients import add_up_gradients, clip_gradients, global_norm
+from dagrl.engines.parallel import DataParallel
 from dagrl.engines.scoring import Cut, Scorer
+from dagrl.engines.state import StatePart, WorkerState, put_state, take_state
 from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.contract import Read
 from dagrl.graph.losses import LossTerm
@@ -40,12 +43,19 @@ class _Rows:
 
 
 class Trainer:
-    """Trains the scorer's model with AdamW; ``total_steps`` updates make the whole schedule."""
+    """Trains the scorer's model with AdamW; ``total_steps`` updates make the whole schedule.
+
+    Each rank of the scorer's group brings its own rows to every update, perhaps none. All of them make the same
+    step, as one process with all rows would: the merged metrics are those of that process.
+    """
 
     def __init__(self, scorer: Scorer, optimizer: AdamW, *, total_steps: int, dropout: bool) -> None:
         self.scorer = scorer
         self.spec = optimizer
         self.total_steps = total_steps
+        self._parallel = scorer.parallel
+        # What is known to all ranks is counted once.
+        self._count = 1.0 if scorer.parallel.rank == 0 else 0.0
         self._dropout = dropout
         self._parameters = [parameter for parameter in scorer.model.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.AdamW(
@@ -78,26 +88,57 @@ class Trainer:
         try:
             parts = [
                 self._optimizer_step(whole if index is None else whole.take(index), plan, first=number == 0)
-                for number, index in enumerate(_walk(seeds, plan))
+                for number, index in enumerate(_walk(seeds, plan, self._parallel))
             ]
         finally:
             self.scorer.model.eval()
-        return merge_all(parts).merge({"actor/lr": Mean(lr, 1.0)})
+        return merge_all(parts).merge({"actor/lr": self._once(lr)})
+
+    def state(self) -> WorkerState:
+        """This rank's part of weights, optimizer and random numbers."""
+        return take_state(self.scorer.model, self._optimizer, self._parallel)
+
+    def load_state(self, parts: Sequence[StatePart]) -> None:
+        """Go on from the parts that all ranks gave; see ``put_state``."""
+        put_state(self.scorer.model, self._optimizer, self._parallel, parts)
 
     def _optimizer_step(self, rows: _Rows, plan: UpdatePlan, *, first: bool) -> Metrics:
         """Accumulate the gradient of one mini-batch and step; without a trained token nothing happens."""
-        denominators = Denominators.of(rows.tokens.response_mask)
+        mask = rows.tokens.response_mask
+        denominators = self._denominators(mask)
         if denominators.tokens == 0:
-            return Metrics({"actor/empty_mini_batches": Sum(1.0)})
+            return Metrics({"actor/empty_mini_batches": Sum(self._count)})
         self._optimizer.zero_grad(set_to_none=True)
         metrics, loss = Metrics(), 0.0
-        for micro in self.scorer.micro_batches(rows.tokens, plan.micro_batch_size):
+        passes = [
+            micro for micro in self.scorer.micro_batches(rows.tokens, plan.micro_batch_size) if bool(mask[micro].any())
+        ]
+        missing = self.scorer.missing_passes(len(passes))
+        for micro in passes:
             part, share = self._backward(rows.take(micro), plan, denominators, first=first)
             metrics, loss = metrics.merge(part), loss + share
+        for _ in range(missing):
+            self.scorer.empty_pass().backward()
+        if self._parallel.replicated:
+            add_up_gradients(self._parameters, self._parallel)
         norm = self._clipped_norm(plan.step)
         self._optimizer.step()
-        own = {"actor/loss": Mean(loss, 1.0), "actor/grad_norm": Mean(norm, 1.0), "actor/optimizer_steps": Sum(1.0)}
+        own = {
+            "actor/loss": Mean(loss, self._count),
+            "actor/grad_norm": self._once(norm),
+            "actor/optimizer_steps": Sum(self._count),
+        }
         return _joined(metrics, own)
+
+    def _denominators(self, mask: Tensor) -> Denominators:
+        """Those of a mini-batch, from this rank's rows of it."""
+        own = Denominators.of(mask)
+        tokens, rows = self._parallel.sum([own.tokens, own.rows])
+        return Denominators(int(tokens), int(rows))
+
+    def _once(self, value: float) -> Mean:
+        """A number that every rank knows, reported by one."""
+        return Mean(value * self._count, self._count)
 
     def _backward(
         self, rows: _Rows, plan: UpdatePlan, denominators: Denominators, *, first: bool
@@ -105,8 +146,6 @@ class Trainer:
         """Add the gradient of one micro-batch; its metrics, and its share of the mini-batch's loss."""
         tokens, cut = self.scorer.cut(rows.tokens, slice(None))
         mask = tokens.response_mask
-        if not bool(mask.any()):
-            return Metrics(), 0.0
         wants_entropy = any("new_entropy" in term.contract.engine_outputs for term in plan.loss.live)
         scored = self.scorer.forward(tokens, with_entropy_grad=wants_entropy)
         outputs = {"new_logprobs": scored.logprobs, "new_entropy": scored.entropy}
@@ -122,15 +161,14 @@ class Trainer:
         return _joined(metrics, observed), float(loss.detach())
 
     def _clipped_norm(self, step: int) -> float:
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = global_norm(self._parameters, self._parallel)
         if not bool(norm.isfinite()):
             raise TrainingError(
                 f"the gradient norm is {float(norm)} in step {step}: "
                 "a loss or a column is not finite; the weights are those before this step"
             )
         if self.spec.max_grad_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.spec.max_grad_norm, norm)
+            clip_gradients(self._parameters, self.spec.max_grad_norm, norm)
         return float(norm)
 
 
@@ -152,20 +190,25 @@ def lr_factor(spec: AdamW, update: int, total: int) -> float:
     return warm * (spec.min_lr_ratio + (1.0 - spec.min_lr_ratio) * shape)
 
 
-def _walk(seeds: Int64[Tensor, " B"], plan: UpdatePlan) -> Iterator[Tensor | None]:
-    """The rows of each optimizer step; None stands for all, in place.
+def _walk(seeds: Int64[Tensor, " B"], plan: UpdatePlan, parallel: DataParallel) -> Iterator[Tensor | None]:
+    """This rank's rows of each optimizer step; None stands for all, in place.
 
-    Membership comes from the rows' seeds, so it does not depend on their order; epochs permute the mini-batches.
+    Membership comes from the seeds of all ranks' rows, so it depends neither on their order nor on which rank has
+    which; epochs permute the mini-batches.
     """
-    size = plan.mini_batch_size or len(seeds)
-    if size >= len(seeds):
+    by_rank = parallel.gather(seeds)
+    everyone = torch.cat(by_rank)
+    size = plan.mini_batch_size or len(everyone)
+    if size >= len(everyone):
         yield from [None] * plan.epochs
         return
-    batches = seeds.argsort().split(size)
-    names = torch.stack([seeds[batch].min() for batch in batches])
+    batches = everyone.argsort().split(size)
+    names = torch.stack([everyone[batch].min() for batch in batches])
+    start = sum(len(other) for other in by_rank[: parallel.rank])
+    own = [batch[(batch >= start) & (batch < start + len(seeds))] - start for batch in batches]
     for epoch in range(plan.epochs):
         for number in hash_ids(epoch, names).argsort().tolist():
-            yield batches[number]
+            yield own[number]
 
 
 def _loss_columns(columns: Mapping[str, Tensor], reads: Sequence[Read], cut: Cut, mask: Tensor) -> dict[str, Tensor]:

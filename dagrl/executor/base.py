@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from dagrl.compiler import Machine
 from dagrl.data.metrics import Metrics
 from dagrl.errors import NodeError
 from dagrl.executor.events import Event, Listener
@@ -13,7 +13,10 @@ from dagrl.executor.layout import SourceRows
 from dagrl.executor.placement import Site
 from dagrl.executor.process_sets import ProcessSet
 from dagrl.executor.walk import Walk
+from dagrl.storage.checkpoints import PartRecord
 from dagrl.workers.host import Planned
+from dagrl.workers.node_states import NODES, read_node_states, write_node_states
+from dagrl.workers.state_parts import OpenPart
 
 #: Seconds that an op may take unless the run says otherwise.
 NODE_DEADLINE = 3600.0
@@ -45,18 +48,27 @@ class Executor:
         """Walk the plan once; the metrics of all its calls."""
         return Walk(self.site, planned, step, sources, self.states[planned.pipeline.name], self.emit).run()
 
-    def call_group(self, group: str, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of the processes that hold a worker group; what each of them returned."""
-        on = self.site.by_pool[self._pools[group]]
-        pending = on.call(method, [(group, *arguments)] * on.size)
-        if on.first_done([pending], self.site.deadline) is None:
-            what = f"`{method}` of worker group `{group}` has run for {self.site.deadline:g} s"
-            raise NodeError(f"{what}, longer than an op may take")
-        return pending.results()
-
-    def export(self, group: str, folder: Path) -> None:
+    def export(self, group: str, url: str) -> None:
         """Write the trained model of a group in Hugging Face format."""
-        self.call_group(group, "export", folder)
+        self._call(self.site.by_pool[self._pools[group]], "export", group, url)
+
+    def save_state(self, folder_url: str) -> list[PartRecord]:
+        """Write what a resumed run needs of workers, nodes and random generators."""
+        parts = [part for on in self.site.sets for of_rank in self._call(on, "save_state", folder_url) for part in of_rank]
+        return [*parts, write_node_states(folder_url, self.states)]
+
+    def load_state(self, open_part: OpenPart, names: Sequence[str]) -> None:
+        """Bring everything to what was saved."""
+        for on in self.site.sets:
+            self._call(on, "load_state", open_part, names)
+        self.states |= read_node_states(open_part(NODES), self.states)
+
+    def _call(self, on: ProcessSet, method: str, *arguments: Any) -> list[Any]:
+        """Call a method on all ranks alike; what each of them returned."""
+        pending = on.call(method, [arguments] * on.size)
+        if on.first_done([pending], self.site.deadline) is None:
+            raise NodeError(f"`{method}` has run for {self.site.deadline:g} s, longer than an op may take")
+        return pending.results()
 
     def subscribe(self, listener: Listener) -> None:
         """Have every event from now on handed to ``listener``."""
@@ -71,3 +83,20 @@ class Executor:
         """End every process that was started, and what nodes have started in them."""
         for on in self.site.sets:
             on.close()
+
+
+class Runtime(Protocol):
+    """Where executors come from: this process, or processes that are started or joined."""
+
+    @property
+    def machine(self) -> Machine:
+        """What plans are made for."""
+        ...
+
+    def start(self, planned: Sequence[Planned], *, seed: int, total_steps: int) -> Executor:
+        """An executor of the plans, its models loaded."""
+        ...
+
+    def close(self) -> None:
+        """End what was started for executors; those themselves are closed before."""
+        ...

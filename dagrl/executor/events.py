@@ -98,6 +98,15 @@ class StepFinished(Event):
 
 
 @dataclass(frozen=True)
+class CheckpointSaved(Event):
+    """A checkpoint of everything after ``step`` is complete."""
+
+    step: int
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True)
 class RunFinished(Event):
     """The run is over: "done", "stopped" or "failed"."""
 

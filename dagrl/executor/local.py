@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 
+from dagrl.compiler import LOCAL
+from dagrl.controller.worker import Identity, born_as
 from dagrl.errors import DagrlError
 from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.layout import SourceRows
@@ -25,7 +27,8 @@ class LocalExecutor(Executor):
                     f"the local executor runs one process, pool `{group.pool.name}` asks for {group.pool.num_processes}: "
                     "use `--executor ray`"
                 )
-        self.host = NodeHost(deployment, pools=deployment.pools())
+        with born_as(Identity()):  # whatever the environment says of ranks
+            self.host = NodeHost(deployment, pools=deployment.pools())
         here = InProcessSet("here", [self.host])
         super().__init__(planned, dict.fromkeys(deployment.pools(), here), seed=seed, deadline=NODE_DEADLINE)
         self._end = weakref.finalize(self, self.host.close)
@@ -33,3 +36,20 @@ class LocalExecutor(Executor):
     def close(self) -> None:
         """End the processes that nodes have started."""
         self._end()
+
+
+class LocalRuntime:
+    """Where a run's executor comes from when it runs in this process."""
+
+    machine = LOCAL
+
+    def start(self, planned: Sequence[Planned], *, seed: int, total_steps: int) -> LocalExecutor:
+        """The executor of the plans, its models loaded."""
+        return LocalExecutor(planned, seed=seed, total_steps=total_steps)
+
+    def close(self) -> None:
+        """Nothing is left to end."""
+
+
+#: The one that a run has unless it is given another.
+LOCAL_RUNTIME = LocalRuntime()

@@ -37,8 +37,8 @@ class ProcessSet(Protocol):
         """Its ranks."""
         ...
 
-    def call(self, method: str, arguments: Sequence[Sequence[Any] | None]) -> Pending:
-        """Call a method of every rank's `NodeHost` with that rank's arguments; None skips the rank."""
+    def call(self, method: str, arguments: Sequence[Sequence[Any]]) -> Pending:
+        """Call a method of every rank's `NodeHost` with that rank's arguments."""
         ...
 
     def first_done(self, pending: Sequence[Pending], seconds: float) -> Pending | None:
@@ -76,12 +76,12 @@ class InProcessSet:
         """Its ranks."""
         return len(self.hosts)
 
-    def call(self, method: str, arguments: Sequence[Sequence[Any] | None]) -> Done:
+    def call(self, method: str, arguments: Sequence[Sequence[Any]]) -> Done:
         """Run the method on every rank now."""
         results: list[Any] = []
         try:
             for host, given in zip(self.hosts, arguments, strict=True):
-                results.append(None if given is None else getattr(host, method)(*given))
+                results.append(getattr(host, method)(*given))
         except Exception as error:  # noqa: BLE001 - handed on to whoever asks for the results
             return Done(results, error)
         return Done(results, None)

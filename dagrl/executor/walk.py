@@ -99,7 +99,7 @@ class Walk:
         pending = on.call("run_node", self._tasks(op, call, layout))
         self._running[on.name] = _Running(op, on, pending, layout, started)
 
-    def _tasks(self, op: RunOp, call: Call, layout: Layout) -> list[tuple[NodeTask] | None]:
+    def _tasks(self, op: RunOp, call: Call, layout: Layout) -> list[tuple[NodeTask | None]]:
         """What each rank is asked to do; None where it takes no part."""
         name, state = self.plan.pipeline, self.states.get(op.call)
         if op.source == op.call:
@@ -109,12 +109,12 @@ class Walk:
         cut_anew = call.contract.split in ("batch", "minibatch") and len(layout.rows) > 1
         here = not cut_anew and self.placement.is_in_place(op, layout)
         n = self.placement.group_size(op)
-        tasks: list[tuple[NodeTask] | None] = []
+        tasks: list[tuple[NodeTask | None]] = []
         for rank, ids in enumerate(layout.rows):
             rows = None if here else Rows(ids, ids // n)
             takes_part = rank == 0 or call.contract.split != "batch"
             task = NodeTask(name, op.id, self.step, rows=rows, arrivals=arrivals[rank], state=state)
-            tasks.append((task,) if takes_part else None)
+            tasks.append((task if takes_part else None,))
         return tasks
 
     def _start_sync(self, op: SyncOp) -> None:

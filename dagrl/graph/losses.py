@@ -11,7 +11,7 @@ from dagrl.errors import Location, Problem
 from dagrl.graph.contract import NO_EXAMPLES, Check, Examples, LossContract, Read
 from dagrl.graph.options import option_problems, with_defaults
 from dagrl.graph.signature import loss_contract
-from dagrl.graph.source import caller_location
+from dagrl.graph.source import by_name, caller_location
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,8 +115,8 @@ class Loss(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<loss {self.contract.name}>"
 
-    def __reduce__(self) -> str:
-        return self.contract.name
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return by_name(self.function, self.contract.name) or (Loss, (self.function, self.contract))
 
 
 def loss(*, check: Check | None = None, examples: Examples = NO_EXAMPLES) -> Callable[[Callable[P, R]], Loss[P, R]]:

@@ -6,6 +6,7 @@ from dagrl.errors import UserError
 from dagrl.zoo import model_folder
 
 ZOO = "zoo:"
+_WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 
 
@@ -39,6 +40,16 @@ def model_fault(reference: str) -> tuple[str, str] | None:
         return f"`{reference}` has no config.json.", "give a folder in Hugging Face format"
     if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
         return f"`{reference}` has no weights (*.safetensors).", "give a folder in Hugging Face format"
+    return None
+
+
+def weight_bytes(reference: str) -> int | None:
+    """The size of a model's weight files on disk; None where they are not on this machine or not found."""
+    folder = Path(locate_model(reference))
+    for pattern in _WEIGHT_FILES:
+        files = list(folder.glob(pattern))
+        if files:
+            return sum(file.stat().st_size for file in files)
     return None
 
 

@@ -8,7 +8,7 @@ from dagrl.errors import PipelineFileError, Problem
 from dagrl.graph.contract import NO_EXAMPLES, Check, Examples, Needs, NodeContract, Rows, Split
 from dagrl.graph.pipeline import Edge, active_pipeline
 from dagrl.graph.signature import node_contract
-from dagrl.graph.source import caller_location
+from dagrl.graph.source import by_name, caller_location
 from dagrl.graph.specs import WorkerGroup
 
 P = ParamSpec("P")
@@ -42,6 +42,9 @@ class Node(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<node {self.contract.name}>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return by_name(self.function, self.contract.name) or (Node, (self.function, self.contract))
 
 
 def node(

@@ -38,3 +38,11 @@ def function_location(function: Callable[..., Any]) -> Location:
 def is_inside_package(file: str) -> bool:
     """True for a file of dagrl itself."""
     return file.startswith(_PACKAGE)
+
+
+def by_name(function: Callable[..., Any], name: str) -> str | None:
+    """What pickle calls the node or loss that is made of a function, None where other processes may not find it.
+
+    dagrl's own are found everywhere; a user's file is none that another process could import, so it travels whole.
+    """
+    return name if is_inside_package(function.__code__.co_filename) else None

@@ -15,6 +15,7 @@ from dagrl.graph.source import caller_location
 
 Precision = Literal["bf16", "fp32"]
 Decay = Literal["constant", "linear", "cosine"]
+Parallel = Literal["auto", "replicate", "fsdp"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -100,6 +101,7 @@ class ModelSpec:
     dropout: bool = False
     chat_template: str | None = None
     stop_tokens: tuple[str | int, ...] | None = None
+    parallel: Parallel = "auto"
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
 
@@ -112,6 +114,7 @@ def policy(
     dropout: bool = False,
     chat_template: str | None = None,
     stop_tokens: Sequence[str | int] | None = None,
+    parallel: Parallel = "auto",
 ) -> ModelSpec:
     """A causal language model: ``zoo:tiny``, a Hugging Face name or a local folder.
 
@@ -123,12 +126,25 @@ def policy(
     the texts or ids of the tokens that end a response, instead of the generation config's. Both are saved with the
     trained model.
 
+    ``parallel`` is how several processes hold the model: ``"replicate"`` whole in each, which is faster where it fits
+    many times over, ``"fsdp"`` a share in each; ``"auto"`` goes by the size of the weights, as the plan shows.
+
     Raises:
         PipelineFileError: when the file of the chat template cannot be read.
     """
     template = _template_text(chat_template) if isinstance(chat_template, str) else chat_template
     stops = stop_tokens if stop_tokens is None or isinstance(stop_tokens, str) else tuple(stop_tokens)
-    return ModelSpec(Policy, model, optimizer, precision, micro_batch_tokens, dropout, template, stops)  # pyright: ignore[reportArgumentType] - a text is refused with the other types
+    return ModelSpec(
+        Policy,
+        model,
+        optimizer,
+        precision,
+        micro_batch_tokens,
+        dropout,
+        template,
+        stops,  # pyright: ignore[reportArgumentType] - a text is refused with the other types
+        parallel,
+    )
 
 
 def _template_text(template: str) -> str:

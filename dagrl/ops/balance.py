@@ -25,7 +25,7 @@ def balanced_partition(weights: Int64[Tensor, " B"], k: int, *, equal_size: bool
     blocks, by at most (1 - 1 / k) max(w). Without ``equal_size`` it is at most 4/3 - 1/(3k) times the best possible
     (Michiels, Korst, Aarts and van Leeuwen 2007; Fischetti and Martello 1987 for k = 2).
 
-    Ties go by index, so equal inputs give equal parts; the weights of the parts do not depend on the order of the
+    Ties go by weights, then by index: equal inputs give equal parts, whose weights do not depend on the order of the
     input. Indices rise within a part, parts go by their first index, and parts left empty come last.
 
     Raises:

@@ -1,83 +1,112 @@
-"""The folder of a run: small JSON files written whole, and JSON-lines files that grow."""
+"""The folder of a run: small JSON files written whole, JSON lines that grow, checkpoints; on any file system."""
 
 from __future__ import annotations
 
 import json
-import posixpath
 from collections.abc import Mapping
-from pathlib import Path
-from typing import IO, Any
-
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
+from typing import Any
 
 from dagrl.errors import ConfigError, Problem
-from dagrl.storage.json_lines import json_line, plain
+from dagrl.storage.folder import Folder
+from dagrl.storage.json_lines import plain
+from dagrl.storage.run_lock import LOCK, RunLock
+from dagrl.storage.segments import LineWriter, drop_segments
 
-
-def check_new(url: str) -> None:
-    """See that a run folder can be made there; nothing is written.
-
-    Raises:
-        ConfigError: when it already holds something, or is not on a local disk.
-    """
-    fs, root = _file_system(url)
-    if fs.exists(root) and (not fs.isdir(root) or fs.ls(root)):
-        what = f"the run folder `{url}` exists and is {'not empty' if fs.isdir(root) else 'a file'}."
-        raise ConfigError([Problem(what, fix="give another `--out`, or move the old run away")])
+CHECKPOINTS = "checkpoints"
+MODEL = "model"
+LINES = ("metrics", "events")
+#: What a run writes beside these is hidden or ends in `.part`, and is left only by one that was killed.
+_CONTENTS = frozenset({"config.json", "plan.json", LOCK, CHECKPOINTS, MODEL, *LINES})
 
 
 class RunFolder:
-    """A new folder for one run; closing it closes its files."""
+    """The folder of a run that starts or goes on; closing it writes what waits, and lets it go."""
 
-    def __init__(self, url: str) -> None:
-        """Create the folder.
+    def __init__(self, url: str, *, resume: bool = False) -> None:
+        """See what is there; a folder that a run left is locked at once, a new one when it is made.
 
         Raises:
-            ConfigError: when it cannot be made, or already holds something.
+            ConfigError: when a living run has it, when no run made it, and, without ``resume``, when it is not new.
         """
-        check_new(url)
-        self._fs, self._root = _file_system(url)
-        self._lines: dict[str, IO[str]] = {}
+        self.url = url
+        self._folder = _opened(url)
+        self._lock: RunLock | None = None
+        self._lines: dict[str, LineWriter] = {}
+        found = _contents(self._folder)
+        self.is_new = not found
+        if found and not resume:
+            raise _not_new(url)
+        if found:
+            _check_ours(url, found)
+            self._lock = RunLock(self._folder)
+
+    def make(self) -> None:
+        """Create the folder, if it is not there, and lock it.
+
+        Raises:
+            ConfigError: when it cannot be made, or another run was faster.
+        """
+        if self._lock is None:
+            self._lock = self._made()
+            if self._folder.names() != [LOCK]:
+                self._lock.release()
+                raise _not_new(self.url)
+
+    def _made(self) -> RunLock:
         try:
-            self._fs.makedirs(self._root, exist_ok=True)
-        except OSError as error:
-            what = f"the run folder `{url}` cannot be made: {error.strerror or error}."
+            self._folder.make()
+            return RunLock(self._folder)
+        except ConfigError:
+            raise
+        # The file systems behind fsspec share no base class of their errors but this one.
+        except Exception as error:
+            what = f"the run folder `{self.url}` cannot be made: {_reason(error)}."
             raise ConfigError([Problem(what, fix="give an `--out` that can be written")]) from error
 
-    @property
-    def path(self) -> Path:
-        """The folder on the local disk."""
-        return Path(self._root)
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write a file whole: it is there complete or not at all."""
-        target = posixpath.join(self._root, name)
-        aside = f"{target}.part"
-        with self._fs.open(aside, "w") as file:
-            file.write(text)
-        self._fs.mv(aside, target)
+    def begin(self, lines: Mapping[str, int]) -> None:
+        """Forget what was written after a checkpoint, whose ``cut`` said ``lines``; all that was, without one."""
+        for name in LINES:
+            first = lines.get(name, 0)
+            drop_segments(self._folder.below(name), first)
+            self._lines[name] = LineWriter(self._folder.below(name), first)
+        self._folder.remove(MODEL)
+        for name in self._folder.names():
+            if _is_left_over(name):
+                self._folder.remove(name)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a value whole, as JSON of sorted keys; NaN and infinities become null."""
-        self.write_text(name, json.dumps(plain(value), indent=2, sort_keys=True, allow_nan=False))
+        text = json.dumps(plain(value), indent=2, sort_keys=True, allow_nan=False)
+        self._folder.write(name, text.encode())
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        """Add one line to a JSON-lines file."""
-        if name not in self._lines:
-            self._lines[name] = open(posixpath.join(self._root, name), "a", encoding="utf-8")  # noqa: SIM115 - kept open
-        self._lines[name].write(json_line(record) + "\n")
+        """Add one line to ``metrics`` or ``events``."""
+        self._lines[name].append(record)
 
     def flush(self) -> None:
         """Hand everything written so far to the file system."""
-        for file in self._lines.values():
-            file.flush()
+        for lines in self._lines.values():
+            lines.flush()
+
+    def cut(self) -> dict[str, int]:
+        """Write every line, and say where the next ones will be: a checkpoint holds it for ``begin``."""
+        return {name: lines.cut() for name, lines in self._lines.items()}
+
+    def exists(self, name: str) -> bool:
+        """True where the run has left a file or folder of that name."""
+        return self._folder.exists(name)
+
+    def below(self, name: str) -> str:
+        """The URL of something in the folder."""
+        return self._folder.below(name).url
 
     def close(self) -> None:
-        """Flush and close every file."""
-        for file in self._lines.values():
-            file.close()
-        self._lines.clear()
+        """Write every line and let the folder go."""
+        try:
+            self.cut()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -86,12 +115,51 @@ class RunFolder:
         self.close()
 
 
-def _file_system(url: str) -> tuple[LocalFileSystem, str]:
+def contents(url: str) -> list[str]:
+    """The names in a run folder, sorted."""
+    return Folder(url).names()
+
+
+def _not_new(url: str) -> ConfigError:
+    what = f"the run folder `{url}` exists and is not empty."
+    fix = "give another `--out`, move the old run away, or go on with it by `--resume auto`"
+    return ConfigError([Problem(what, fix=fix)])
+
+
+def _opened(url: str) -> Folder:
     try:
-        fs, root = url_to_fs(url)
-    except (ValueError, ImportError) as error:
-        raise ConfigError([Problem(f"`--out {url}`: {error}.", fix="give a local folder")]) from error
-    if not isinstance(fs, LocalFileSystem):
-        what = f"`--out {url}` is not on a local disk, and a run's files grow line by line."
-        raise ConfigError([Problem(what, fix="give a local folder")])
-    return fs, root
+        return Folder(url)
+    except ConfigError as error:
+        problems = [Problem(f"`--out {url}`: {one.what}", fix=one.fix) for one in error.problems]
+        raise ConfigError(problems) from error
+
+
+def _contents(folder: Folder) -> list[str]:
+    """The names in it; none where there is nothing yet."""
+    try:
+        if folder.fs.isfile(folder.path()):
+            what = f"the run folder `{folder.url}` exists and is a file."
+            raise ConfigError([Problem(what, fix="give another `--out`")])
+        return folder.names()
+    except ConfigError:
+        raise
+    # The file systems behind fsspec share no base class of their errors but this one.
+    except Exception as error:
+        what = f"the run folder `{folder.url}` cannot be reached: {_reason(error)}."
+        raise ConfigError([Problem(what, fix="check the URL, the credentials and the connection")]) from error
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _check_ours(url: str, names: list[str]) -> None:
+    """See that a run made the folder; without its config.json, that nothing else is in it."""
+    others = [name for name in names if name not in _CONTENTS and not _is_left_over(name)]
+    if others and "config.json" not in names:
+        what = f"the folder `{url}` holds `{others[0]}` and no `config.json`: no run has made it."
+        raise ConfigError([Problem(what, fix="give another `--out`")])
+
+
+def _is_left_over(name: str) -> bool:
+    return name.endswith(".part") or name.startswith(f".{MODEL}.")

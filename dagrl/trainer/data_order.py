@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dagrl.executor.local import SourceRows
+from dagrl.executor.layout import SourceRows
 from dagrl.ops.random import hash_ids, key_of
 
 

@@ -1,52 +1,49 @@
-"""The loop of a run: compile, then step after step run the plan, record, evaluate; at the end export the model."""
+"""The loop of a run: compile, then each step run the plan, record, evaluate, save; at the end export the model."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from dagrl.compiler import LOCAL, compile_pipelines
+from dagrl.compiler import compile_pipelines
 from dagrl.data.metrics import Metrics, merge_all
 from dagrl.data.rows import PromptRows, open_rows
 from dagrl.errors import ConfigError, Problem
-from dagrl.executor.events import Event, OpFinished, RunFinished, RunStarted, StepFinished, StepStarted
-from dagrl.executor.local import LocalExecutor, Planned, SourceRows
+from dagrl.executor.base import Executor, Runtime
+from dagrl.executor.events import (
+    CheckpointSaved,
+    Event,
+    OpFinished,
+    RunFinished,
+    RunStarted,
+    StepFinished,
+    StepStarted,
+)
+from dagrl.executor.layout import SourceRows
+from dagrl.executor.local import LOCAL_RUNTIME
 from dagrl.graph.pipeline import Call, Pipeline
-from dagrl.storage.run_folder import RunFolder, check_new
+from dagrl.graph.states import STATE_FIX, state_faults
+from dagrl.storage.checkpoints import Checkpoint, Checkpoints
+from dagrl.storage.run_folder import CHECKPOINTS, MODEL, RunFolder
 from dagrl.trainer.data_order import NO_ROWS, ShuffledOrder, walk_in_order
-
-MODEL_FOLDER = "model"
+from dagrl.trainer.records import Record, RunResult, Start
+from dagrl.trainer.same_run import check_same_run, describe_run
+from dagrl.trainer.stopping import StopRequest
+from dagrl.workers.host import Planned
 
 
 @dataclass(frozen=True)
-class Record:
-    """The metrics of one walk: a training step, or an evaluation after ``step`` steps.
+class Saving:
+    """How many checkpoints are kept, and when they are saved: every so many steps, after the last, and on a signal.
 
-    ``seconds`` are those of the whole walk, ``op_seconds`` those of each of its ops.
+    With ``every=0`` only a signal saves.
     """
 
-    pipeline: str
-    step: int
-    metrics: Mapping[str, float]
-    seconds: float
-    op_seconds: Mapping[str, float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """One line of metrics.jsonl; times are the only keys that differ between equal runs."""
-        times = {"time/step": self.seconds, **{f"time/{op}": spent for op, spent in self.op_seconds.items()}}
-        head = {"pipeline": self.pipeline, "step": self.step}
-        return {**head, **self.metrics, **times, **head}
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run leaves: the records of its steps and evaluations, in order, and its folder."""
-
-    records: tuple[Record, ...]
-    folder: Path
+    every: int = 0
+    keep: int = 2
 
 
 def run(
@@ -56,25 +53,76 @@ def run(
     seed: int = 0,
     steps: int | None = None,
     config: Mapping[str, Any] | None = None,
-    on_start: Callable[[], None] | None = None,
+    saving: Saving = Saving(),
+    resume: Literal["never", "auto"] = "never",
+    runtime: Runtime = LOCAL_RUNTIME,
+    stop: StopRequest | None = None,
+    on_start: Callable[[Start], None] | None = None,
     on_record: Callable[[Record], None] | None = None,
 ) -> RunResult:
     """Train: the first pipeline is the step, the others evaluate. ``steps`` overrides the pipeline's own.
 
+    ``runtime`` says where ops run; whoever made it closes it.
+
+    ``resume="auto"`` goes on in ``out`` from its newest sound checkpoint; without one it starts again, and with
+    ``"never"`` ``out`` is new. ``stop`` hears signals while the loop runs: a first ends it after the step, saved.
+
     Raises:
         CompileError, ConfigError: before anything is written.
     """
-    planned = [Planned(p, plan) for p, plan in zip(pipelines, compile_pipelines(pipelines, LOCAL), strict=True)]
+    planned = [
+        Planned(p, plan) for p, plan in zip(pipelines, compile_pipelines(pipelines, runtime.machine), strict=True)
+    ]
+    _check_states(pipelines)
     num_steps = _num_steps(pipelines[0], steps)
     orders = _training_orders(planned[0], seed)
-    check_new(out)
-    executor = LocalExecutor(planned, seed=seed, total_steps=num_steps)
-    with RunFolder(out) as folder:
-        if on_start is not None:
-            on_start()
-        folder.write_json("config.json", {"seed": seed, "steps": num_steps, **(config or {})})
-        folder.write_json("plan.json", [one.plan.to_dict() for one in planned])
-        return _Loop(planned, executor, orders, folder, num_steps, on_record).run()
+    rows = {name: order.num_rows for name, order in orders.items()}
+    description = describe_run(planned, seed=seed, steps=num_steps, config=config or {}, rows=rows)
+    with RunFolder(out, resume=resume == "auto") as folder:
+        checkpoints = Checkpoints(folder.below(CHECKPOINTS), keep=saving.keep)
+        found = _found(folder, checkpoints, description)
+        if found is not None and found.step == num_steps and _is_exported(planned[0], folder):
+            return RunResult((), out, num_steps, resumed_from=num_steps)
+        executor = runtime.start(planned, seed=seed, total_steps=num_steps)
+        try:
+            start = Start(out, num_steps, found.step if found is not None else None, again=not folder.is_new)
+            if found is not None:
+                executor.load_state(found.open_part, found.names)
+            folder.make()
+            folder.begin(found.state["lines"] if found is not None else {})
+            checkpoints.clean()
+            folder.write_json("config.json", {"seed": seed, "steps": num_steps, **(config or {})})
+            folder.write_json("plan.json", [one.plan.to_dict() for one in planned])
+            if on_start is not None:
+                on_start(start)
+            saver = _Saver(saving, checkpoints, description, found)
+            return _Loop(planned, executor, orders, folder, start, saver, stop, on_record).run()
+        finally:
+            executor.close()
+
+
+def _check_states(pipelines: Sequence[Pipeline]) -> None:
+    """See that checkpoints can hold the states that nodes keep."""
+    problems = [
+        Problem(f"the state of `{call.name}` cannot be saved: {fault}.", call.at, fix=STATE_FIX)
+        for pipeline in pipelines
+        for call in pipeline.calls
+        if call.contract.state is not None
+        for fault in state_faults(call.contract.state)
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _found(folder: RunFolder, checkpoints: Checkpoints, description: Mapping[str, Any]) -> Checkpoint | None:
+    """The checkpoint to go on from, if there is one."""
+    found = None if folder.is_new else checkpoints.latest_valid()
+    if found is not None:
+        check_same_run(found, description)
+    elif folder.exists(MODEL):
+        what = f"the run in `{folder.url}` has ended, and there is no sound checkpoint to go on from."
+        raise ConfigError([Problem(what, fix="give another `--out`, or move the old run away")])
+    return found
 
 
 def _num_steps(pipeline: Pipeline, override: int | None) -> int:
@@ -106,45 +154,97 @@ def _rows(call: Call) -> PromptRows:
     return open_rows(options["data"], options["split"], test_share)
 
 
+class _Saver:
+    """Saves checkpoints when they are due; ``newest`` is the last one that is there."""
+
+    def __init__(
+        self, saving: Saving, checkpoints: Checkpoints, description: Mapping[str, Any], newest: Checkpoint | None
+    ) -> None:
+        self._every = saving.every
+        self._checkpoints = checkpoints
+        self._description = description
+        self.newest = newest
+
+    def is_due(self, step: int, num_steps: int) -> bool:
+        """Every so many steps, and after the last."""
+        return self._every > 0 and (step % self._every == 0 or step == num_steps)
+
+    def has(self, step: int) -> bool:
+        """Whether there is a checkpoint of the step."""
+        return self.newest is not None and self.newest.step == step
+
+    def save(self, step: int, executor: Executor, folder: RunFolder) -> CheckpointSaved:
+        """Save everything after ``step``; complete when this returns."""
+        started = time.perf_counter()
+        parts = executor.save_state(self._checkpoints.begin(step))
+        state = {"run": self._description, "lines": folder.cut()}
+        self.newest = self._checkpoints.publish(step, parts, state)
+        num_bytes = sum(part.bytes for part in parts)
+        return CheckpointSaved(time.time(), step, time.perf_counter() - started, num_bytes)
+
+
 class _Loop:
     def __init__(
         self,
         planned: Sequence[Planned],
-        executor: LocalExecutor,
+        executor: Executor,
         orders: Mapping[str, ShuffledOrder],
         folder: RunFolder,
-        num_steps: int,
+        start: Start,
+        saver: _Saver,
+        stop: StopRequest | None,
         on_record: Callable[[Record], None] | None,
     ) -> None:
         self.training, *self.evaluations = planned
+        self.executor = executor
         self.orders = orders
         self.folder = folder
-        self.executor = executor
-        self.num_steps = num_steps
+        self.start = start
+        self.saver = saver
+        self.step = start.resumed_from or 0
         self.records: list[Record] = []
+        self._stop = stop
         self._on_record = on_record
         self._op_seconds: dict[str, float] = {}
         executor.subscribe(self._listen)
 
     def run(self) -> RunResult:
         names = tuple(one.pipeline.name for one in (self.training, *self.evaluations))
-        self._listen(RunStarted(time.time(), names, self.num_steps, self.executor.seed))
+        self._listen(RunStarted(time.time(), names, self.start.steps, self.executor.seed))
         outcome = "failed"
         try:
-            self._evaluate(0)
-            for step in range(1, self.num_steps + 1):
-                self._train(step)
-                self._evaluate(step)
-            self._export()
-            outcome = "done"
+            with self._stop or nullcontext():
+                self._steps()
+                if self.step == self.start.steps:
+                    self._export()
+            outcome = "done" if self.step == self.start.steps else "stopped"
         except KeyboardInterrupt:
             outcome = "stopped"
             raise
         finally:
-            done = sum(record.pipeline == self.training.pipeline.name for record in self.records)
-            self._listen(RunFinished(time.time(), outcome, done))
-            self.executor.close()
-        return RunResult(tuple(self.records), self.folder.path)
+            self._listen(RunFinished(time.time(), outcome, self.step))
+        signal = self._stop.signal if self._stop is not None and outcome == "stopped" else None
+        saved = None if self.saver.newest is None else self.saver.newest.url
+        return RunResult(tuple(self.records), self.folder.url, self.step, self.start.resumed_from, signal, saved)
+
+    def _steps(self) -> None:
+        """Step after step, from where the run is to its end or to a request to stop; a stopped run is saved."""
+        if self.start.resumed_from is None:
+            self._evaluate(0)
+        while self.step < self.start.steps and not self._is_stopping():
+            self._train(self.step + 1)
+            self._evaluate(self.step + 1)
+            self.step += 1
+            if self.saver.is_due(self.step, self.start.steps):
+                self._save()
+        if self.step < self.start.steps and not self.saver.has(self.step):
+            self._save()
+
+    def _is_stopping(self) -> bool:
+        return self._stop is not None and self._stop.signal is not None
+
+    def _save(self) -> None:
+        self._listen(self.saver.save(self.step, self.executor, self.folder))
 
     def _train(self, step: int) -> None:
         sources = {name: order.rows(step - 1) for name, order in self.orders.items()}
@@ -153,7 +253,7 @@ class _Loop:
     def _evaluate(self, step: int) -> None:
         for one in self.evaluations:
             every = one.pipeline.every
-            due = step in (0, self.num_steps) or (every is not None and step % every == 0)
+            due = step in (0, self.start.steps) or (every is not None and step % every == 0)
             if due:
                 self._record(one, step, _evaluation_batches(one))
 
@@ -167,7 +267,7 @@ class _Loop:
         seconds = time.perf_counter() - started
         record = Record(name, step, metrics.numbers(), seconds, self._op_seconds)
         self.records.append(record)
-        self.folder.append("metrics.jsonl", record.to_dict())
+        self.folder.append("metrics", record.to_dict())
         self._listen(StepFinished(time.time(), name, step, seconds, record.metrics))
         self.folder.flush()
         if self._on_record is not None:
@@ -176,14 +276,22 @@ class _Loop:
     def _listen(self, event: Event) -> None:
         if isinstance(event, OpFinished):
             self._op_seconds[event.op] = self._op_seconds.get(event.op, 0.0) + event.seconds
-        self.folder.append("events.jsonl", event.to_dict())
+        self.folder.append("events", event.to_dict())
 
     def _export(self) -> None:
         """Write every trained model in Hugging Face format: ``model``, or ``model/GROUP`` where there are several."""
-        trained = [group.name for group in self.training.plan.groups if group.trains]
-        for name in trained:
-            folder = self.folder.path / MODEL_FOLDER
-            self.executor.export(name, folder if len(trained) == 1 else folder / name)
+        for group, name in _models(self.training).items():
+            self.executor.export(group, self.folder.below(name))
+
+
+def _models(planned: Planned) -> dict[str, str]:
+    """The groups that train, and the folder of each one's model."""
+    trained = [group.name for group in planned.plan.groups if group.trains]
+    return {name: MODEL if len(trained) == 1 else f"{MODEL}/{name}" for name in trained}
+
+
+def _is_exported(planned: Planned, folder: RunFolder) -> bool:
+    return all(folder.exists(f"{name}/config.json") for name in _models(planned).values())
 
 
 def _evaluation_batches(planned: Planned) -> list[dict[str, SourceRows]]:

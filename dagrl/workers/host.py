@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,16 +12,25 @@ from jaxtyping import Int32, Int64
 from torch import Tensor
 
 from dagrl.compiler.plan import Plan
+from dagrl.controller.decorator import Dispatch, register
+from dagrl.controller.worker import Worker
 from dagrl.data.metrics import Metrics
+from dagrl.engines.parallel import DataParallel, Strategy, start_process_group
 from dagrl.errors import NodeError
 from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.specs import WorkerGroup
 from dagrl.ops.random import hash_ids, key_of
 from dagrl.rewards.pool import close_pools
+from dagrl.storage.folder import write_folder
 from dagrl.workers.column_metrics import column_metrics
 from dagrl.workers.frames import Frames, Rows, Shard
 from dagrl.workers.node_runner import Columns, NodeInputs, NodeOutput, run_node
+from dagrl.storage.checkpoints import PartRecord
 from dagrl.workers.policy import PolicyWorker
+from dagrl.workers.state_parts import OpenPart, load_process, save_process
+
+#: How long a rank waits for another in a collective. The executor ends a stuck op before, with a better message.
+COLLECTIVE_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,10 @@ class Deployment:
     def pools(self) -> tuple[str, ...]:
         """The pools that some op runs on."""
         return tuple(dict.fromkeys(op.pool for one in self.planned for op in one.plan.runs))
+
+    def strategy(self, group: str) -> Strategy:
+        """How the ranks of a group share its model."""
+        return next(plan.parallel for one in self.planned for plan in one.plan.groups if plan.name == group)
 
     def generates(self, group: str) -> bool:
         """Whether some op samples with the group's rollout weights."""
@@ -92,22 +104,39 @@ class NodeReport:
     num_tokens: Int32[Tensor, " B"] | None = None
 
 
-class NodeHost:
-    """Holds the worker groups of some pools, and runs the nodes of a deployment on them and on what is here."""
+class NodeHost(Worker):
+    """Holds the worker groups of some pools, and runs the nodes of a deployment on them and on what is here.
+
+    Ranks join one process group where a group that trains or is shared out lives on several. Every method takes from
+    the worker group one argument for each rank, as the executor has laid out.
+    """
 
     def __init__(self, deployment: Deployment, *, pools: Sequence[str]) -> None:
+        super().__init__()
+        self._pools = tuple(pools)
+        groups = {name: group for name, group in deployment.groups().items() if group.pool.name in pools}
+        if groups:
+            address, port = self.get_master_addr_port()
+            start_process_group(self.rank, self.world_size, address, int(port), COLLECTIVE_SECONDS)
         self._seed = deployment.seed
         self._planned = {one.pipeline.name: one for one in deployment.planned}
         self._ops = {(one.pipeline.name, op.id): op for one in deployment.planned for op in one.plan.runs}
         self._frames: dict[str, Frames] = {}
         self.policies = {
-            name: PolicyWorker(group, total_steps=deployment.total_steps, rollout=deployment.generates(name))
-            for name, group in deployment.groups().items()
-            if group.pool.name in pools
+            name: PolicyWorker(
+                group,
+                total_steps=deployment.total_steps,
+                rollout=deployment.generates(name),
+                parallel=DataParallel(self.rank, self.world_size, deployment.strategy(name)),
+            )
+            for name, group in groups.items()
         }
 
-    def run_node(self, task: NodeTask) -> NodeReport:
-        """Run the task's node and keep what it writes."""
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def run_node(self, task: NodeTask | None) -> NodeReport | None:
+        """Run the task's node and keep what it writes; None takes no part."""
+        if task is None:
+            return None
         started, cpu = time.perf_counter(), time.process_time()
         op = self._ops[task.pipeline, task.op]
         call = self._planned[task.pipeline].pipeline.call(op.call)
@@ -150,10 +179,12 @@ class NodeHost:
             self._frames[pipeline] = Frames(self._planned[pipeline].pipeline)
         return self._frames[pipeline]
 
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
     def end_walk(self, pipeline: str) -> None:
         """Let go of every column of the pipeline."""
         self._frames.pop(pipeline, None)
 
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
     def publish(
         self, pipeline: str, call: str, columns: Sequence[str], parts: Sequence[Int64[Tensor, " K"] | None]
     ) -> list[Any]:
@@ -161,21 +192,38 @@ class NodeHost:
         frames = self.frames(pipeline)
         return [None if ids is None else self.put(frames.cut(call, columns, ids)) for ids in parts]
 
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
     def free(self, pipeline: str, columns: Sequence[str]) -> int:
         """Let go of columns, given as ``call.column``; the bytes of those that were here."""
         return self.frames(pipeline).free(columns)
 
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
     def sync_rollout(self, group: str) -> None:
         """Bring the rollout weights of a group to the trained ones."""
         self.policies[group].sync_rollout()
 
-    def export(self, group: str, folder: Path) -> None:
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def export(self, group: str, url: str) -> None:
         """Write the model of a group in Hugging Face format."""
-        self.policies[group].save(folder)
+        write_folder(url, self.policies[group].save)
 
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
     def close(self) -> None:
         """End the processes that nodes have started."""
         close_pools()
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def save_state(self, folder_url: str) -> list[PartRecord]:
+        """Write what a resumed run needs of this process."""
+        return save_process(folder_url, self.policies, self.rank, self._name())
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def load_state(self, open_part: OpenPart, names: Sequence[str]) -> None:
+        """Bring this process to what was saved."""
+        load_process(open_part, names, self.policies, self._name())
+
+    def _name(self) -> str:
+        return f"{'+'.join(self._pools)}-{self.rank:05d}"
 
     def put(self, shard: Shard) -> Any:
         """A handle by which another process gets the shard."""

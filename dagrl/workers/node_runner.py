@@ -18,6 +18,7 @@ from dagrl.errors import NodeError
 from dagrl.graph.contract import NodeContract
 from dagrl.graph.pipeline import Call
 from dagrl.graph.roles import LossColumns
+from dagrl.workers.node_states import check_state
 
 Columns = dict[str, Tensor | np.ndarray]
 
@@ -118,6 +119,8 @@ def _parts(call: Call, returned: Any) -> tuple[Any, Any, Metrics]:
         raise NodeError(
             f"`{call.name}` returned a {type(state).__name__} as its new state, its annotation says {expected}"
         )
+    if isinstance(call.contract.state, type):
+        check_state(call.name, state, call.contract.state)
     if not isinstance(metrics, Metrics):
         raise NodeError(f"`{call.name}` returned a {type(metrics).__name__} where its annotation says Metrics")
     return columns, state, metrics

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from dagrl.data.columns import Objects
 from dagrl.data.metrics import Metrics
 from dagrl.engines.models import context_length, load_model, load_tokenizer, pad_token_id, save_model, stop_token_ids
+from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.rollout import HFRollout
 from dagrl.engines.scoring import Scorer
+from dagrl.engines.sharding import whole
+from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.models import locate_model
@@ -28,30 +31,37 @@ if TYPE_CHECKING:
 
 
 class PolicyWorker:
-    """Fulfils ``Policy`` in this process.
+    """Fulfils ``Policy`` in this process, as one rank of ``parallel``.
 
-    The weights are fp32. With ``rollout`` it generates: in bf16 from a copy that ``sync_rollout`` brings up to
-    date, in fp32 from the trained weights themselves.
+    The weights are fp32. With ``rollout`` it generates: from a copy that ``sync_rollout`` brings up to date, or in
+    fp32 from the trained weights themselves where this rank has them whole.
+
+    Every rank must call ``update``, and where ranks share the weights out also ``compute_logprobs``,
+    ``sync_rollout`` and ``save``, in one order; a rank without rows passes none.
     """
 
-    def __init__(self, group: WorkerGroup, *, total_steps: int, rollout: bool) -> None:
+    def __init__(self, group: WorkerGroup, *, total_steps: int, rollout: bool, parallel: DataParallel = SINGLE) -> None:
         spec = group.model
         self.group = group
+        self.parallel = parallel
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         reference = locate_model(spec.model)
         attention = "sdpa" if self.device.type == "cuda" else "eager"
         self.model = load_model(reference, dtype=torch.float32, attn_implementation=attention)
-        _module(self.model).to(device=self.device)
+        if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
+            _module(self.model).to(device=self.device)
         self.tokenizer = load_tokenizer(reference)
         apply_overrides(spec, self.model, self.tokenizer)
         self._pad = pad_token_id(self.model, self.tokenizer)
-        self._scorer = Scorer(self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens)
+        self._rollout_model = self._make_rollout_model() if rollout else None
+        self._scorer = Scorer(
+            self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=parallel
+        )
         self._trainer: Trainer | None = None
         if spec.optimizer is not None:
             self._trainer = Trainer(self._scorer, spec.optimizer, total_steps=total_steps, dropout=spec.dropout)
         else:
             self.model.requires_grad_(False)
-        self._rollout_model = self._make_rollout_model() if rollout else None
         self._rollout = self._make_rollout(self._rollout_model) if self._rollout_model is not None else None
 
     @property
@@ -105,22 +115,40 @@ class PolicyWorker:
 
     @torch.no_grad()
     def sync_rollout(self) -> None:
-        """Bring the rollout weights to the trained ones."""
-        if self._rollout_model is not None and self._rollout_model is not self.model:
-            for rollout, trained in zip(self._rollout_model.parameters(), self.model.parameters(), strict=True):
-                rollout.copy_(trained)
+        """Bring the rollout weights to the trained ones; shares are put together one tensor at a time."""
+        if self._rollout_model is None or self._rollout_model is self.model:
+            return
+        for rollout, trained in zip(self._rollout_model.parameters(), self.model.parameters(), strict=True):
+            rollout.copy_(whole(trained))
 
     def save(self, folder: Path) -> None:
-        """Write the model in Hugging Face format, in bf16 unless the policy is fp32."""
+        """Have rank 0 write the model in Hugging Face format, in bf16 unless the policy is fp32."""
         dtype = torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
-        save_model(self.model, self.tokenizer, folder, dtype=dtype)
+        if self.parallel.rank == 0 or self.parallel.sharded:
+            save_model(self.model, self.tokenizer, folder, dtype=dtype, writes=self.parallel.rank == 0)
+
+    def state(self) -> WorkerState | None:
+        """This rank's part of what a resumed run needs; None for a frozen model."""
+        return None if self._trainer is None else self._trainer.state()
+
+    def load_state(self, parts: Sequence[StatePart]) -> None:
+        """Go on from the parts of all ranks that saved, however many there were; the rollout weights follow.
+
+        Raises:
+            CheckpointError: when the parts do not hold this model.
+        """
+        if self._trainer is not None:
+            self._trainer.load_state(parts)
+            self.sync_rollout()
 
     def _make_rollout_model(self) -> PreTrainedModel:
-        if self.group.model.precision == "fp32":
+        fp32 = self.group.model.precision == "fp32"
+        if fp32 and not self.parallel.sharded:
             return self.model
         twin = copy.deepcopy(self.model).requires_grad_(False).eval()
         for parameter in twin.parameters():  # buffers stay: rotary frequencies lose long positions in bf16
-            parameter.data = parameter.data.to(torch.bfloat16)
+            parameter.data = parameter.data.to(torch.float32 if fp32 else torch.bfloat16)
+        _module(twin).to(device=self.device)
         return twin
 
     def _make_rollout(self, model: PreTrainedModel) -> HFRollout:

@@ -41,7 +41,6 @@ def load_process(open_part: OpenPart, names: Sequence[str], workers: Mapping[str
         own = [name for name in names if name.rpartition("-")[0] == group]
         if own:
             worker.load_state([open_part(name) for name in own])
-            worker.sync_rollout()
         elif worker.group.model.optimizer is not None:
             raise CheckpointError(f"the checkpoint has no part of worker group `{group}`, which trains")
     if _random_part(process) in names:
@@ -70,5 +69,5 @@ def set_random_state(part: StatePart) -> None:
 
 
 def _random_part(process: str) -> str:
-    """A name that no worker group's part has: those end in ``-`` and the rank."""
-    return f"random.{process}"
+    """A name that no worker group's part has: no group is named with a plus."""
+    return f"random+{process}"

@@ -24,7 +24,8 @@ def measure(rollout: str, *, pairs: int, steps: int, threads: int) -> dict[str, 
     import torch
 
     from dagrl.cli.pipeline_file import load_pipelines
-    from dagrl.trainer.loop import Record, run
+    from dagrl.trainer.loop import run
+    from dagrl.trainer.records import Record
     from tests.bench.plain_grpo import PlainGrpo
 
     torch.set_num_threads(threads)

@@ -2,7 +2,7 @@
 
 The same model, prompts, batch, reward, losses and optimizer as pipelines/grpo.py. ``rollout="own"`` samples in the
 leanest loop that fits this one task; ``rollout="engine"`` uses dagrl's rollout engine, so that only what is
-around it differs.
+around it differs. In a process group each process takes its share of the prompts and gradients are averaged.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging
@@ -38,7 +39,10 @@ class PlainGrpo:
             self.policy.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0.0, fused=True
         )
         self.rows = open_task("larger", "train")
+        self.world = dist.get_world_size() if dist.is_initialized() else 1
+        seed = seed * self.world + (dist.get_rank() if self.world > 1 else 0)
         self.order = random.Random(seed)
+        batch_size //= self.world
         self.batch_size, self.n, self.kl, self.clip = batch_size, n, kl, clip
         self.stop, self.pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
         self.engine = None
@@ -120,10 +124,20 @@ class PlainGrpo:
         loss = ((losses * trained).sum(1) / trained.sum(1)).mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if self.world > 1:
+            self._average_gradients()
         torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
         self.optimizer.step()
         with torch.no_grad():
             torch._foreach_copy_(list(self.sampler.parameters()), list(self.policy.parameters()))
+
+    def _average_gradients(self) -> None:
+        gradients = [parameter.grad for parameter in self.policy.parameters() if parameter.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat)
+        flat /= self.world
+        for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
 
     def _logprobs(
         self, model: Any, sequence: Tensor, attention: Tensor, positions: Tensor, responses: Tensor

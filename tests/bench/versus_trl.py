@@ -87,7 +87,8 @@ def run_dagrl() -> None:
     import torch
 
     from dagrl.cli.pipeline_file import load_pipelines
-    from dagrl.trainer.loop import Record, run
+    from dagrl.trainer.loop import run
+    from dagrl.trainer.records import Record
 
     work = Work(**json.loads(sys.argv[1]))
     torch.set_num_threads(work.threads)

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import ROOT, edited_pipeline, run_grpo
+from support import ROOT, edited_pipeline, metrics_lines, run_grpo
 
 from dagrl.cli.main import _exit_code
 
@@ -46,7 +46,7 @@ def test_a_node_of_ones_own_from_nothing_to_a_step(tmp_path: Path, monkeypatch, 
 def metrics_of(folder: Path, out: Path, *edits: tuple[str, str], **values) -> dict[str, float]:
     file = edited_pipeline(folder, *edits)
     run_grpo(out, steps=1, file=file, **values)
-    return json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
+    return metrics_lines(out)[0]
 
 
 @pytest.mark.parametrize(

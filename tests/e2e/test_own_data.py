@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import GRPO, edited_pipeline, metrics_lines
+from support import GRPO, edited_pipeline, event_lines, metrics_lines
 
 from dagrl.cli.main import _exit_code
 from dagrl.cli.pipeline_file import load_pipelines
@@ -141,7 +141,7 @@ def test_groups_with_a_prompt_that_is_too_long_leave_whole_and_are_counted(tmp_p
     write(tmp_path / "data/test.jsonl", rows_of(plain, 5))
     lines = trained(tmp_path, tmp_path / "data", *SHORT)
     assert [line["short_prompts/dropped"] for line in lines if line["pipeline"] == "grpo"] == [4, 4]
-    events = [json.loads(line) for line in (next(tmp_path.glob("edited_*/events.jsonl"))).read_text().splitlines()]
+    events = event_lines(next(tmp_path.glob("edited_*/events")).parent)
     rows_run = {e["op"]: e["rows"] for e in events if e["event"] == "OpFinished" and e["pipeline"] == "grpo"}
     assert rows_run["short_prompts"] == 8
     assert rows_run["generate"] == rows_run["update_policy"] == 4

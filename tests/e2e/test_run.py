@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import ROOT, metrics_lines, run_grpo
+from support import ROOT, event_lines, metrics_lines, run_grpo
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 COMMAND = [sys.executable, "-m", "dagrl.cli", "run", "pipelines/grpo.py", "--set", "batch_size=4"]
@@ -51,7 +51,7 @@ def test_ctrl_c_stops_with_130_and_keeps_whole_lines(tmp_path: Path) -> None:
     steps = [line["step"] for line in metrics_lines(tmp_path / "run") if line["pipeline"] == "grpo"]
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) >= 3
-    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    events = event_lines(tmp_path / "run")
     assert events[-1]["event"] == "RunFinished"
     assert events[-1]["outcome"] == "stopped"
     assert events[-1]["steps_done"] == len(steps)
@@ -73,7 +73,7 @@ def test_a_failing_node_shows_its_traceback_and_exits_1(tmp_path: Path) -> None:
     assert "broken_reward.py" in done.stderr
     assert "in node `broken`" in done.stderr
     assert "step 1" in done.stderr
-    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    events = event_lines(tmp_path / "run")
     assert events[-1]["outcome"] == "failed"
 
 
@@ -81,7 +81,7 @@ def test_the_final_model_loads_in_transformers_and_answers_as_evaluated(tmp_path
     from dagrl.zoo import open_task
 
     result = run_grpo(tmp_path / "run", steps=2, evaluate=True)
-    folder = result.folder / "model"
+    folder = tmp_path / "run/model"
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert model.dtype == torch.bfloat16
@@ -114,11 +114,11 @@ def test_the_run_folder_says_what_was_asked_for_and_planned(tmp_path: Path) -> N
 def test_a_second_run_into_the_same_folder_is_refused_and_harms_nothing(tmp_path: Path) -> None:
     command = [*COMMAND, "--steps", "1", "--out", str(tmp_path / "run")]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=200).returncode == 0
-    before = (tmp_path / "run/metrics.jsonl").read_bytes()
+    before = (tmp_path / "run/metrics/000000.jsonl").read_bytes()
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert again.returncode == 2
     assert "exists and is not empty" in again.stderr
-    assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
+    assert (tmp_path / "run/metrics/000000.jsonl").read_bytes() == before
 
 
 def test_a_reader_that_goes_away_does_not_stop_the_run(tmp_path: Path) -> None:

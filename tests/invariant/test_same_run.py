@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from support import edited_pipeline, load_grpo, metrics_lines, run_grpo
+from support import edited_pipeline, event_lines, load_grpo, metrics_lines, run_grpo
 
 from dagrl.compiler import compile_pipelines
 
@@ -81,7 +81,7 @@ def test_without_kl_the_reference_is_not_loaded_and_rows_stay(tmp_path: Path) ->
     run_grpo(tmp_path / "kl", steps=1, kl=0.05, precision="fp32")
     run_grpo(tmp_path / "no_kl", steps=1, kl=0, precision="fp32")
     assert_close_runs(tmp_path / "kl", tmp_path / "no_kl", ignore=("actor/ref_kl",))
-    events = [json.loads(line) for line in (tmp_path / "no_kl/events.jsonl").read_text().splitlines()]
+    events = event_lines(tmp_path / "no_kl")
     assert all(event.get("op") != "ref_logprob" for event in events)
     plan = json.loads((tmp_path / "no_kl/plan.json").read_text())[0]
     assert [group["name"] for group in plan["groups"]] == ["actor"]

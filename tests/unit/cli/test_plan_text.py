@@ -2,20 +2,21 @@
 
 from dagrl.cli.plan_text import plan_text
 from dagrl.compiler import LOCAL, FreeOp, Input, Machine, Plan, RunOp, SyncOp
-from dagrl.compiler.plan import GroupPlan
+from dagrl.compiler.plan import GroupPlan, PoolPlan
 
 
 def run(call: str, **changes) -> RunOp:
     values = {
-        "id": call, "call": call, "node": call, "group": None, "needs": None, "version": None, "mutates": False,
+        "id": call, "call": call, "node": call, "pool": "main", "group": None, "needs": None, "version": None, "mutates": False,
         "source": "prompts", "filters": (), "reads": (), "writes": (), "aliases": {}, "options": {}, "after": (),
         "at": "file.py:3",
     }  # fmt: skip
     return RunOp(**{**values, **changes})
 
 
-def lines(*ops, machine: Machine = LOCAL, groups=(), pruned=None, aliased=None, kept=None) -> list[str]:
-    return plan_text(Plan("p", machine, tuple(groups), ops, pruned or {}, aliased or {}, kept or {})).split("\n")
+def lines(*ops, machine: Machine = LOCAL, pools=(), groups=(), pruned=None, aliased=None, kept=None) -> list[str]:
+    plan = Plan("p", machine, tuple(pools), tuple(groups), ops, pruned or {}, aliased or {}, kept or {})
+    return plan_text(plan).split("\n")
 
 
 def test_head() -> None:
@@ -25,7 +26,8 @@ def test_head() -> None:
         "  group actor: zoo:tiny, bf16, trained, pool main",
         "  group ref: m, fp32, frozen, pool side",
     ]
-    assert lines(machine=Machine("big", (4, 4)))[0] == "pipeline p on the big executor, 8 processes"
+    pools = [PoolPlan("main", (4, 4)), PoolPlan("side", (1,))]
+    assert lines(machine=Machine("big", (4, 4), 16), pools=pools)[0] == "pipeline p on the big executor, 9 processes"
 
 
 def test_a_run_with_everything() -> None:
@@ -47,7 +49,7 @@ def test_a_run_with_everything() -> None:
 
 def test_numbers_count_runs_and_syncs_but_no_frees() -> None:
     free = FreeOp("free:a", ("a.x", "b.y"), ("a",))
-    shown = lines(run("a"), free, SyncOp("s", "actor", 1, ("a",)), run("b", group="actor", needs="rollout", version=0))
+    shown = lines(run("a"), free, SyncOp("s", "main", "actor", 1, ("a",)), run("b", group="actor", needs="rollout", version=0))
     assert shown[2:] == [
         "  1  a  (file.py:3)",
         "       free    a.x, b.y",

@@ -1,7 +1,7 @@
 """The line of a step and of an evaluation."""
 
 from dagrl.cli.progress import ProgressLines
-from dagrl.trainer.loop import Record
+from dagrl.trainer.records import Record
 
 
 def step(number: int, seconds: float = 2.0, **metrics: float) -> Record:

@@ -277,6 +277,7 @@ def test_optimizer_values(toy, optimizer: dict[str, object], what: str) -> None:
         ("zoo:tiny", {"micro_batch_tokens": "x"}, "micro_batch_tokens='x'"),
         ("zoo:tiny", {"optimizer": "adamw"}, "`optimizer='adamw'`"),
         ("zoo:tiny", {"dropout": 0.1}, "`dropout=0.1`"),
+        ("zoo:tiny", {"parallel": "fdsp"}, "`parallel='fdsp'`"),
     ],
 )
 def test_model_values(toy, model: object, options: dict[str, object], what: str) -> None:
@@ -300,10 +301,23 @@ def test_pools_against_the_machine(toy, sizes: list[int], fits: bool) -> None:
 
 def test_a_larger_machine_takes_a_larger_pool(toy) -> None:
     p = reporting(toy, WorkerGroup("actor", policy("zoo:tiny"), pool=ResourcePool("main", [4, 4])))
-    (plan,) = compile_pipelines([p], Machine("big", (4, 4)))
-    assert plan.machine.num_processes == 8
-    with pytest.raises(CompileError, match="needs 8 processes, the big executor has 7"):
-        compile_pipelines([p], Machine("big", (4, 3)))
+    (plan,) = compile_pipelines([p], Machine("big", (2,), 8))
+    assert [(pool.name, pool.process_on_nodes) for pool in plan.pools] == [("main", (4, 4))]
+    with pytest.raises(CompileError, match=r"need 8 processes \(`main` 8\), the big executor has 7"):
+        compile_pipelines([p], Machine("big", (2,), 7))
+
+
+def test_pools_have_processes_of_their_own(toy) -> None:
+    with Pipeline("p") as p:
+        batch = toy.source()
+        for name in ("actor", "other"):
+            group = WorkerGroup(name, policy("zoo:tiny"), pool=ResourcePool(f"pool-{name}"))
+            toy.report(toy.judge(toy.draw(group, batch)), name=f"report-{name}")
+    (plan,) = compile_pipelines([p], Machine("big", (3,), 6))
+    assert [pool.num_processes for pool in plan.pools] == [3, 3]
+    assert {op.call: op.pool for op in plan.runs}["report-other"] == "pool-other"
+    with pytest.raises(CompileError, match=r"need 6 processes \(`pool-actor` 3, `pool-other` 3\), the big executor has 5"):
+        compile_pipelines([p], Machine("big", (3,), 5))
 
 
 def test_names_that_clash(toy) -> None:

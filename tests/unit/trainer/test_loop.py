@@ -5,10 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
-from support import load_grpo, metrics_lines, run_grpo
+from support import event_lines, load_grpo, metrics_lines, run_grpo
 
 from dagrl.errors import ConfigError
-from dagrl.trainer.loop import Record, run
+from dagrl.trainer.loop import run
+from dagrl.trainer.records import Record
 
 
 @pytest.mark.parametrize(("every", "steps", "expected"), [(2, 5, [0, 2, 4, 5]), (1, 2, [0, 1, 2]), (9, 2, [0, 2])])
@@ -39,7 +40,7 @@ def test_every_finished_step_is_on_disk_at_once(tmp_path: Path) -> None:
     counts: list[int] = []
 
     def count(record: Record) -> None:
-        counts.append(len((tmp_path / "run/metrics.jsonl").read_text().splitlines()))
+        counts.append(len(metrics_lines(tmp_path / "run")))
 
     pipelines = load_grpo(batch_size=2, n=2).pipelines[:1]
     run(pipelines, out=str(tmp_path / "run"), steps=3, on_record=count)
@@ -48,7 +49,7 @@ def test_every_finished_step_is_on_disk_at_once(tmp_path: Path) -> None:
 
 def test_events_tell_every_op_sync_and_free(tmp_path: Path) -> None:
     run_grpo(tmp_path / "run", steps=2, batch_size=2, n=2)
-    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    events = event_lines(tmp_path / "run")
     kinds = [event["event"] for event in events]
     assert kinds[0] == "RunStarted"
     assert kinds[-1] == "RunFinished"

@@ -1,0 +1,157 @@
+"""A call under way on Ray actors: waiting for it, and telling what went wrong on which rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from dagrl.controller.failures import Evidence, RemoteFault, Seat, evidence, lost_error, worker_error
+from dagrl.errors import WorkerError, WorkerTimeoutError
+
+#: After a failure, how long to wait for the fate of other ranks: a lost process explains the errors of its peers.
+_GRACE_SECONDS = 0.3
+_EVIDENCE_SECONDS = 5.0
+
+
+class Owner(Protocol):
+    """The worker group that a call belongs to."""
+
+    def seat(self, rank: int) -> Seat:
+        """Where the rank runs."""
+        ...
+
+    def fail(self, error: WorkerError) -> WorkerError:
+        """End the group; return the error to raise."""
+        ...
+
+    @property
+    def failure(self) -> WorkerError | None:
+        """The error that ended the group, if it has ended."""
+        ...
+
+
+class RayPending:
+    """The object references of one call, by rank."""
+
+    def __init__(self, owner: Owner, method: str, refs: Mapping[int, Any]) -> None:
+        self._owner = owner
+        self._method = method
+        self._refs = dict(refs)
+        self._returned: set[int] = set()
+
+    @property
+    def refs(self) -> list[Any]:
+        """One ObjectRef for each called rank, in rank order."""
+        return list(self._refs.values())
+
+    def poll(self) -> bool:
+        """Whether every rank has returned; raises the error of one that failed."""
+        for rank in self._ready():
+            self._returned.add(rank)
+            try:
+                ray.get(self._refs[rank])
+            except RayError:
+                raise self._failed() from None
+        return len(self._returned) == len(self._refs)
+
+    def outputs(self, timeout: float | None, deadline: float | None) -> list[Any]:
+        """What the ranks returned, in rank order."""
+        limits = [limit for limit in (timeout, deadline) if limit is not None]
+        try:
+            return ray.get(self.refs, timeout=max(min(limits), 0) if limits else None)
+        except GetTimeoutError:
+            if timeout is not None and (deadline is None or timeout < deadline):
+                raise self._late(timeout, "has not returned") from None
+            assert deadline is not None
+            raise self._owner.fail(self._late(deadline, "was ended: it had not returned")) from None
+        except RayError:
+            raise self._failed() from None
+
+    def _ready(self) -> list[int]:
+        """The ranks that have returned or failed since the last look."""
+        open_refs = {ref: rank for rank, ref in self._refs.items() if rank not in self._returned}
+        if not open_refs:
+            return []
+        ready, _ = ray.wait(list(open_refs), num_returns=len(open_refs), timeout=0, fetch_local=False)
+        return [open_refs[ref] for ref in ready]
+
+    def _failed(self) -> WorkerError:
+        """End the group for the failure that explains the others, a lost process before an error, then the first."""
+        if self._owner.failure is not None:
+            return self._owner.failure
+        ray.wait(self.refs, num_returns=len(self._refs), timeout=_GRACE_SECONDS, fetch_local=False)
+        self._returned.clear()
+        faults = {rank: fault for rank in self._ready() if (fault := self._fault(rank)) is not None}
+        lost = {rank: fault for rank, fault in faults.items() if isinstance(fault, RayActorError)}
+        rank, fault = next(iter(lost.items())) if lost else min(faults.items(), key=lambda item: _when(item[1]))
+        return self._owner.fail(self._error(rank, fault))
+
+    def _fault(self, rank: int) -> RayError | None:
+        try:
+            ray.get(self._refs[rank])
+        except RayError as error:
+            return error
+        return None
+
+    def _error(self, rank: int, fault: RayError) -> WorkerError:
+        if isinstance(fault, RayActorError):
+            return lost_error(self._owner.seat(rank), self._method, str(fault), _look)
+        if not isinstance(fault, RayTaskError):
+            return self._plain(rank, type(fault).__name__, str(fault), "")
+        cause = fault.cause
+        if isinstance(cause, RemoteFault):
+            return worker_error(cause, cloudpickle.loads(cause.pickled) if cause.pickled else None)
+        return self._plain(rank, type(cause).__name__, str(cause), re.sub(r"\x1b\[\d+m", "", str(fault)))
+
+    def _plain(self, rank: int, error_type: str, message: str, trace: str) -> WorkerError:
+        """The error for what went wrong outside the worker's own methods, such as sending a result."""
+        seat = self._owner.seat(rank)
+        return WorkerError(
+            group=seat.group,
+            method=self._method,
+            rank=rank,
+            node_ip=seat.node_ip,
+            error_type=error_type,
+            error_message=message.strip(),
+            worker_traceback=trace,
+        )
+
+    def _late(self, seconds: float, said: str) -> WorkerTimeoutError:
+        self._returned.clear()
+        ready = self._ready()
+        rank = next((rank for rank in self._refs if rank not in ready), next(iter(self._refs)))
+        seat = self._owner.seat(rank)
+        return WorkerTimeoutError(
+            group=seat.group,
+            method=self._method,
+            rank=rank,
+            node_ip=seat.node_ip,
+            error_type="WorkerTimeoutError",
+            error_message=f"{said} after {seconds:.1f} s",
+        )
+
+
+def _when(fault: RayError) -> float:
+    """When a worker raised its error; late for what Ray raised."""
+    cause = fault.cause if isinstance(fault, RayTaskError) else None
+    return cause.when if isinstance(cause, RemoteFault) else float("inf")
+
+
+def _look(seat: Seat) -> Evidence | None:
+    """What the node of a lost process knows of it; None if the node does not answer."""
+    if seat.node_id == ray.get_runtime_context().get_node_id():
+        return evidence(seat.log)
+    if not seat.node_id:
+        return None
+    there = NodeAffinitySchedulingStrategy(seat.node_id, soft=False)
+    asked = ray.remote(num_cpus=0)(evidence).options(scheduling_strategy=there).remote(seat.log)
+    try:
+        return ray.get(asked, timeout=_EVIDENCE_SECONDS)
+    except RayError:
+        return None

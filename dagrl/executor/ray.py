@@ -1,0 +1,203 @@
+"""The Ray executor: the ranks of every pool are actors, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from dagrl.compiler import Machine
+from dagrl.controller.future import CallFuture
+from dagrl.controller.ray_group import RayClassWithInitArgs, RayWorkerGroup
+from dagrl.controller.ray_pool import RayResourcePool
+from dagrl.controller.session import RaySession, start_ray
+from dagrl.controller.shipping import ship_user_modules
+from dagrl.errors import DagrlError, UserError, WorkerError
+from dagrl.executor.base import NODE_DEADLINE, Executor
+from dagrl.executor.process_sets import Pending
+from dagrl.workers.frames import Shard
+from dagrl.workers.host import Deployment, NodeHost, Planned
+
+#: Processes for each core on a machine without GPU: more would only wait for each other.
+PROCESSES_PER_CORE = 2
+#: How long the actors may take to end what nodes have started in them.
+CLOSE_SECONDS = 3.0
+
+
+class RayNodeHost(NodeHost):
+    """A host whose shards travel through Ray's object store."""
+
+    def put(self, shard: Shard) -> Any:
+        """A reference to the shard; the executor never sees what is in it."""
+        return ray.put(shard)
+
+    def get(self, handle: Any, part: int) -> Shard:
+        """The shard behind the reference that another process has returned."""
+        return ray.get(ray.get(handle)[part])
+
+
+class _Call:
+    """A call on the actors of a set."""
+
+    def __init__(self, future: CallFuture) -> None:
+        self._future = future
+
+    @property
+    def handles(self) -> Sequence[Any]:
+        """The references of what the ranks return."""
+        return self._future.refs
+
+    def is_over(self) -> bool:
+        """Whether all ranks have returned or one has failed."""
+        try:
+            return self._future.poll()
+        except WorkerError:
+            return True
+
+    def results(self) -> list[Any]:
+        """What each rank returned."""
+        try:
+            return self._future.get()
+        except WorkerError as error:
+            raise _as_raised(error) from None
+
+
+class RaySet:
+    """The actors of one pool."""
+
+    def __init__(self, name: str, group: RayWorkerGroup, pool: RayResourcePool) -> None:
+        self.name = name
+        self.group = group
+        self._pool = pool
+
+    @property
+    def size(self) -> int:
+        """Its ranks."""
+        return self.group.world_size
+
+    def call(self, method: str, arguments: Sequence[Sequence[Any]]) -> _Call:
+        """Call a method of every rank's host with that rank's arguments."""
+        by_place = [list(values) for values in zip(*arguments, strict=True)]
+        return _Call(getattr(self.group, method)(*by_place))
+
+    def first_done(self, pending: Sequence[Pending], seconds: float) -> Pending | None:
+        """One of the calls that is over; None when the time is."""
+        calls = [call for call in pending if isinstance(call, _Call)]
+        end = time.monotonic() + seconds
+        while True:
+            over = next((call for call in calls if call.is_over()), None)
+            left = end - time.monotonic()
+            if over is not None or left <= 0:
+                return over
+            refs = [ref for call in calls for ref in call.handles]
+            done, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+            ray.wait(refs, num_returns=min(len(done) + 1, len(refs)), timeout=left, fetch_local=False)
+
+    def close(self) -> None:
+        """End what the nodes have started, if the actors still answer, and then the actors."""
+        if self.group.failure is None:
+            self.first_done([self.call("close", [()] * self.size)], CLOSE_SECONDS)
+        self.group.kill()
+        self._pool.release()
+
+
+class RayExecutor(Executor):
+    """Starts one actor for each process of every pool; groups of one pool share its processes."""
+
+    def __init__(
+        self,
+        planned: Sequence[Planned],
+        *,
+        seed: int,
+        total_steps: int,
+        deadline: float = NODE_DEADLINE,
+    ) -> None:
+        ship_user_modules()
+        deployment = Deployment(tuple(planned), seed, total_steps)
+        sizes = {pool.name: pool.process_on_nodes for one in planned for pool in one.plan.pools}
+        sets: dict[str, RaySet] = {}
+        try:
+            for name, process_on_nodes in sizes.items():
+                sets[name] = _start(name, process_on_nodes, deployment)
+        except WorkerError as error:
+            _close(sets.values())
+            raise _as_raised(error) from None
+        except BaseException:
+            _close(sets.values())
+            raise
+        super().__init__(planned, sets, seed=seed, deadline=deadline)
+
+
+def _start(name: str, process_on_nodes: Sequence[int], deployment: Deployment) -> RaySet:
+    pool = RayResourcePool(process_on_nodes, use_gpu=bool(ray.cluster_resources().get("GPU")), name_prefix=name)
+    maker = RayClassWithInitArgs(RayNodeHost, deployment, pools=(name,))
+    return RaySet(name, RayWorkerGroup(pool, maker, name_prefix=name), pool)
+
+
+def _close(sets: Any) -> None:
+    for each in sets:
+        each.close()
+
+
+def _as_raised(error: WorkerError) -> DagrlError:
+    """A mistake of the user's or a failure that dagrl names, as it was raised on the rank; else what the group says."""
+    original = error.original
+    if not isinstance(original, DagrlError):
+        return error
+    if not isinstance(original, UserError):
+        original.add_note(f"on rank {error.rank} of {error.group}, node {error.node_ip}")
+    return original
+
+
+def this_machine() -> Machine:
+    """What a Ray that is started here can run: a process for each GPU, or else for each core, and as a limit two."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    cores = len(os.sched_getaffinity(0))
+    return Machine("ray", (gpus,), gpus) if gpus else Machine("ray", (cores,), PROCESSES_PER_CORE * cores)
+
+
+def cluster_machine() -> Machine:
+    """What the cluster that this process has joined can run, by node."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    kind = "GPU" if any(node.get("GPU") for node in nodes) else "CPU"
+    counts = tuple(int(node[kind]) for node in nodes if node.get(kind, 0) >= 1)
+    return Machine("ray", counts, sum(counts))
+
+
+class RayRuntime:
+    """Where a run's executor comes from: a Ray that is started here when it is needed, or the cluster at ``address``.
+
+    Raises:
+        ClusterError: when nothing answers at the address, or RAY_ADDRESS names one where nothing does.
+    """
+
+    def __init__(self, address: str | None = None, *, deadline: float = NODE_DEADLINE) -> None:
+        self._deadline = deadline
+        self._session: RaySession | None = None
+        self.machine = this_machine()
+        if address or os.environ.get("RAY_ADDRESS") or ray.is_initialized():
+            self._session = start_ray(address)
+            self.machine = cluster_machine()
+
+    def start(self, planned: Sequence[Planned], *, seed: int, total_steps: int) -> RayExecutor:
+        """The executor of the plans, its processes started."""
+        if self._session is None:
+            self._session = start_ray(num_cpus=self.machine.limit)
+        return RayExecutor(planned, seed=seed, total_steps=total_steps, deadline=self._deadline)
+
+    def close(self) -> None:
+        """Leave the cluster, or end the Ray that was started."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def __enter__(self) -> RayRuntime:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,138 @@
+"""What policy workers do as ranks of a group: stop and go on, hand their weights to the rollout, save."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dagrl import LossColumns, ResourcePool, WorkerGroup, adamw, policy
+from dagrl.engines.parallel import DataParallel
+from dagrl.engines.sharding import whole
+from dagrl.graph.roles import Sampling, TokenBatch, UpdatePlan
+from dagrl.nodes import ppo_clip
+from dagrl.ops.masks import position_ids
+from dagrl.storage.checkpoints import StatePart, write_part
+from dagrl.workers.policy import PolicyWorker
+from dagrl.zoo import model_folder
+
+NUM_ROWS = 6
+GREEDY = Sampling(max_new_tokens=4, temperature=0.0)
+
+
+def make_model(folder: Path, *, tied: bool) -> str:
+    """A copy of the packaged model with dropout, its head a tensor of its own if asked for."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder("tiny"))
+    model.config.attention_dropout = 0.1
+    if not tied:
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone() * 1.01)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model_folder("tiny")).save_pretrained(folder)
+    return str(folder)
+
+
+def start(model: str, parallel: DataParallel, *, precision: Any = "fp32", trains: bool = True) -> PolicyWorker:
+    spec = policy(model, optimizer=adamw(lr=1e-2) if trains else None, precision=precision, dropout=True)
+    group = WorkerGroup("actor", spec, pool=ResourcePool("main", [parallel.size]))
+    return PolicyWorker(group, total_steps=10, rollout=trains, parallel=parallel)
+
+
+def own_rows(parallel: DataParallel, step: int) -> tuple[TokenBatch, LossColumns, Tensor]:
+    """This rank's rows of a step: rank 0 of four has none."""
+    draw = torch.Generator().manual_seed(step)
+    ids = torch.randint(4, 14, (NUM_ROWS, 9), generator=draw)
+    attention, mask = torch.ones(ids.shape, dtype=torch.bool), torch.ones(NUM_ROWS, 4, dtype=torch.bool)
+    advantages = torch.randn(mask.shape, generator=draw)
+    own = torch.arange(NUM_ROWS)[(torch.arange(NUM_ROWS) % 3 + 1) % parallel.size == parallel.rank]
+    tokens = TokenBatch(ids, attention, position_ids(attention), mask, torch.ones(NUM_ROWS))
+    columns = LossColumns({"advantages": advantages[own], "response_mask": mask[own]})
+    return TokenBatch(*(column[own] for column in tokens)), columns, torch.arange(NUM_ROWS)[own] * 7
+
+
+def learn(actor: PolicyWorker, steps: range) -> None:
+    for step in steps:
+        tokens, columns, seeds = own_rows(actor.parallel, step)
+        plan = UpdatePlan(
+            loss=ppo_clip(), loss_agg_mode="token-mean", norm_length=None, mini_batch_size=4, micro_batch_size=1,
+            epochs=1, aliases={"old_logprobs": "new_logprobs"}, step=step,
+        )  # fmt: skip
+        actor.update(tokens, columns, seeds, plan)
+    actor.sync_rollout()
+
+
+def weights(actor: PolicyWorker) -> dict[str, Tensor]:
+    return {name: whole(weight.detach()).clone() for name, weight in actor.model.named_parameters()}
+
+
+def rollout_weights(actor: PolicyWorker) -> dict[str, Tensor]:
+    assert actor._rollout_model is not None
+    return {name: weight.detach().clone() for name, weight in actor._rollout_model.named_parameters()}
+
+
+def write_state(actor: PolicyWorker, folder: Path) -> list[str]:
+    """Write this rank's part; the names of its tensors."""
+    state = actor.state()
+    assert state is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    write_part(str(folder), f"actor-{actor.parallel.rank:05d}", state.tensors, state.info)
+    return sorted(state.tensors)
+
+
+def read_state(folder: Path) -> list[StatePart]:
+    return [StatePart(str(folder), file.stem) for file in sorted(folder.glob("*.safetensors"))]
+
+
+def stop_and_go_on(rank: int, size: int, strategy: Any, model: str, folder: Path) -> dict[str, Any]:
+    """Four steps at once, and two, a state on disk, and two more by a new worker."""
+    parallel = DataParallel(rank, size, strategy)
+    torch.manual_seed(1 + rank)
+    without = start(model, parallel)
+    learn(without, range(1, 5))
+    torch.manual_seed(1 + rank)
+    first = start(model, parallel)
+    learn(first, range(1, 3))
+    names, half = write_state(first, folder), weights(first)
+    parallel.max(0)  # every part is written
+    torch.manual_seed(99)
+    second = start(model, parallel)
+    second.load_state(read_state(folder))
+    loaded = rollout_weights(second)
+    learn(second, range(3, 5))
+    return {"whole": weights(without), "half": half, "parts": weights(second), "names": names, "loaded": loaded}
+
+
+def go_on(rank: int, size: int, strategy: Any, model: str, folder: Path) -> dict[str, Any]:
+    """A worker at what others saved, and after one more step without dropout's help: its moments."""
+    actor = start(model, DataParallel(rank, size, strategy))
+    actor.load_state(read_state(folder))
+    again = write_state(actor, folder.with_name(f"{folder.name}-{strategy}-{size}"))
+    return {"weights": weights(actor), "names": again}
+
+
+def sync_and_save(rank: int, size: int, strategy: Any, model: str, folder: Path) -> dict[str, Any]:
+    """Trained, rolled-out and saved weights of a model that ranks share out, in both precisions."""
+    parallel = DataParallel(rank, size, strategy)
+    found: dict[str, Any] = {}
+    for precision in ("fp32", "bf16"):
+        actor = start(model, parallel, precision=precision)
+        before = rollout_weights(actor)
+        learn(actor, range(1, 2))
+        tokens, _, _ = own_rows(parallel, 1)
+        actor.compute_logprobs(tokens)
+        actor.save(folder / precision)
+        texts = actor.generate([[5, 6, 7]], torch.tensor([3]), GREEDY).responses
+        ref = start(model, parallel, precision=precision, trains=False)
+        logprobs = ref.compute_logprobs(tokens).logprobs
+        assert ref.state() is None
+        found[precision] = {
+            "trained": weights(actor), "rollout": rollout_weights(actor), "before": before, "texts": texts,
+            "ref": logprobs, "rows": tokens,
+        }  # fmt: skip
+    return found
+
+
+def as_ranks(rank: int, size: int, cases: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Each case is a function, then its arguments after rank and size."""
+    return [function(rank, size, *arguments) for function, *arguments in cases]
