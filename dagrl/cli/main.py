@@ -16,7 +16,7 @@ from dagrl.cli.check import check
 from dagrl.cli.new import new
 from dagrl.cli.nodes import nodes
 from dagrl.cli.output import prepare_output, say
-from dagrl.errors import DagrlError, UserError
+from dagrl.errors import DagrlError, UserError, counted
 
 # OpenMP threads that spin for each other stall when another process takes a core. A short spin costs nothing on a
 # quiet machine and saves a third of the step on a busy one; libgomp reads this once, when torch is loaded.
@@ -46,10 +46,11 @@ def run(file: str, assignments: tuple[str, ...], executor: str, steps: int | Non
     """Train with the pipeline in FILE."""
     from dagrl.cli.config import split_assignments
     from dagrl.cli.pipeline_file import load_pipelines
-    from dagrl.compiler import compile_pipelines
+    from dagrl.compiler import check_before_run, compile_pipelines
 
     loaded = load_pipelines(file, split_assignments(assignments))
-    compile_pipelines(loaded.pipelines)  # a mistake is told before the engines, which take seconds, are imported
+    plans = compile_pipelines(loaded.pipelines)  # before the engines, which take seconds to import
+    check_before_run(loaded.pipelines, plans)
 
     from dagrl.cli.progress import ProgressLines
     from dagrl.trainer.loop import run as run_pipelines
@@ -63,10 +64,11 @@ def run(file: str, assignments: tuple[str, ...], executor: str, steps: int | Non
         result = run_pipelines(
             loaded.pipelines,
             out=folder,
+            plans=plans,
             seed=seed,
             steps=steps,
             config={"file": str(loaded.file), "executor": executor, "config": values},
-            on_start=lambda: say(f"{training.name}: {num_steps} steps, seed {seed}, run folder {folder}"),
+            on_start=lambda: say(f"{training.name}: {counted(num_steps, 'step')}, seed {seed}, run folder {folder}"),
             on_record=lambda record: say(progress.line(record)),
         )
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from dagrl.compiler.plan import FreeOp, Input, Plan, RunOp, SyncOp
+from dagrl.errors import counted
 
 
 def plan_text(plan: Plan) -> str:
@@ -12,7 +13,7 @@ def plan_text(plan: Plan) -> str:
 
 def _head(plan: Plan) -> Iterator[str]:
     machine = plan.machine
-    processes = f"{machine.num_processes} process{'' if machine.num_processes == 1 else 'es'}"
+    processes = counted(machine.num_processes, "process", "processes")
     yield f"pipeline {plan.pipeline} on the {machine.executor} executor, {processes}"
     for group in plan.groups:
         trains = "trained" if group.trains else "frozen"

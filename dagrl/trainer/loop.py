@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrl.compiler import LOCAL, compile_pipelines
+from dagrl.compiler import LOCAL, Plan, check_before_run, compile_pipelines
 from dagrl.data.metrics import Metrics, merge_all
-from dagrl.data.rows import PromptRows, open_rows
-from dagrl.errors import ConfigError, Problem
+from dagrl.data.rows import PromptRows, rows_in_use
+from dagrl.errors import ConfigError, Problem, counted
 from dagrl.executor.events import Event, OpFinished, RunFinished, RunStarted, StepFinished, StepStarted
 from dagrl.executor.local import LocalExecutor, Planned, SourceRows
 from dagrl.graph.pipeline import Call, Pipeline
@@ -53,6 +53,7 @@ def run(
     pipelines: Sequence[Pipeline],
     *,
     out: str,
+    plans: Sequence[Plan] | None = None,
     seed: int = 0,
     steps: int | None = None,
     config: Mapping[str, Any] | None = None,
@@ -61,13 +62,17 @@ def run(
 ) -> RunResult:
     """Train: the first pipeline is the step, the others evaluate. ``steps`` overrides the pipeline's own.
 
+    ``plans`` are those of the pipelines where they have been compiled already.
+
     Raises:
         CompileError, ConfigError: before anything is written.
     """
-    planned = [Planned(p, plan) for p, plan in zip(pipelines, compile_pipelines(pipelines, LOCAL), strict=True)]
+    plans = compile_pipelines(pipelines, LOCAL) if plans is None else plans
+    planned = [Planned(pipeline, plan) for pipeline, plan in zip(pipelines, plans, strict=True)]
     num_steps = _num_steps(pipelines[0], steps)
     orders = _training_orders(planned[0], seed)
     check_new(out)
+    check_before_run(pipelines, plans)
     executor = LocalExecutor(planned, seed=seed, total_steps=num_steps)
     with RunFolder(out) as folder:
         if on_start is not None:
@@ -93,7 +98,8 @@ def _training_orders(planned: Planned, seed: int) -> dict[str, ShuffledOrder]:
         options = call.options
         rows = _rows(call)
         if len(rows) < options["batch_size"]:
-            what = f"`{options['data']}` has {len(rows)} rows, fewer than batch_size={options['batch_size']}."
+            found = f"`{options['data']}` has {counted(len(rows), 'row')} in the split `{options['split']}`"
+            what = f"{found}, fewer than batch_size={options['batch_size']}."
             raise ConfigError([Problem(what, call.at, fix="lower `batch_size` or give more data")])
         orders[call.name] = ShuffledOrder(len(rows), options["batch_size"], seed)
     return orders
@@ -103,7 +109,7 @@ def _rows(call: Call) -> PromptRows:
     """The data of a source; ``test_share`` is an option that a source of one's own need not have."""
     options = call.options
     test_share = options["test_share"] if call.contract.option("test_share") is not None else 0.0
-    return open_rows(options["data"], options["split"], test_share)
+    return rows_in_use(options["data"], options["split"], test_share)
 
 
 class _Loop:
