@@ -9,6 +9,24 @@ from pathlib import Path
 from typing import Any
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """``1 row``, ``3 rows``; a plural that takes more than an s is given."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def with_article(noun: str) -> str:
+    """``a list``, ``an int``."""
+    return f"{'an' if noun.startswith(tuple('aeioAEIO')) else 'a'} {noun}"
+
+
+def sentence(text: str) -> str:
+    """The text with one full stop at its end, also where it quotes a text that had one already."""
+    bare = text.rstrip().rstrip(".")
+    if text.rstrip().endswith("..."):
+        return f"{bare}..."
+    return bare if bare.endswith(("?", "!", ":")) else f"{bare}."
+
+
 @dataclass(frozen=True)
 class Location:
     """A line of a user's file."""
@@ -33,12 +51,12 @@ class Problem:
     fix: str | None = None
 
     def lines(self) -> list[str]:
-        """The problem as lines, the first without label."""
+        """The problem as lines, those of the sentence without label."""
         labelled = [("at", str(self.at))] if self.at else []
         labelled += self.facts
         labelled += [("fix", self.fix)] if self.fix else []
         width = max((len(label) for label, _ in labelled), default=0) + 2
-        shown = [self.what]
+        shown = sentence(self.what).split("\n")
         for label, text in labelled:
             first, *rest = text.split("\n")
             shown.append(f"{label:<{width}}{first}")
@@ -69,8 +87,7 @@ class UserError(DagrlError):
 
     def message(self) -> str:
         """The whole message, without the class name."""
-        count = f"{len(self.problems)} problem{'' if len(self.problems) == 1 else 's'}"
-        shown = [f"{self.headline()}, {count}:"]
+        shown = [f"{self.headline()}, {counted(len(self.problems), 'problem')}:"]
         for number, problem in enumerate(self.problems, 1):
             mark = f"  {number}. "
             first, *rest = problem.lines()
@@ -105,6 +122,12 @@ class ResumeError(ConfigError):
     """A checkpoint of a run whose settings, data or pipelines were others."""
 
     title = "the run has changed since it was saved"
+
+
+class DataChangedError(ConfigError):
+    """A data file that is no longer what it was when a run opened it."""
+
+    title = "the data is not what it was"
 
 
 class PipelineFileError(UserError):

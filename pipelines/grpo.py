@@ -23,7 +23,8 @@ class Config:
     """The knobs: ``dagrl run pipelines/grpo.py --set n=8``."""
 
     model: str = "zoo:tiny"  # or a Hugging Face name, or a local folder
-    data: str = "zoo:larger"
+    data: str = "zoo:larger"  # or a file of rows, or a folder with one for each split
+    test_share: float = 0.0  # part of a single data file that only the evaluation sees
     steps: int = 240
     batch_size: int = 128  # prompts per step
     n: int = 4  # answers per prompt: one group
@@ -47,7 +48,7 @@ def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
     ref = WorkerGroup("ref", policy(cfg.model, precision=cfg.precision), pool=pool)
 
     with Pipeline("grpo", steps=cfg.steps) as step:
-        batch = prompts(data=cfg.data, batch_size=cfg.batch_size, n=cfg.n)
+        batch = prompts(data=cfg.data, test_share=cfg.test_share, batch_size=cfg.batch_size, n=cfg.n)
         rollout = generate(actor, batch, max_new_tokens=cfg.max_new_tokens, temperature=cfg.temperature)
         reward = verify(batch, rollout)
         advantage = grpo_advantage(rollout, reward)
@@ -62,7 +63,7 @@ def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
         )  # fmt: skip
 
     with Pipeline("eval", every=cfg.eval_every) as held_out:
-        batch = prompts(data=cfg.data, split="test", batch_size=1024)
+        batch = prompts(data=cfg.data, split="test", test_share=cfg.test_share, batch_size=1024)
         answer = generate(actor, batch, max_new_tokens=cfg.max_new_tokens, temperature=0.0)
         report(batch, verify(batch, answer))
 

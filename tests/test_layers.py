@@ -24,7 +24,6 @@ HOMES = {
     "rich": {"tui", "cli"},
     "fsspec": {"storage"},
     "pyarrow": {"storage"},
-    "pebble": {"rewards"},
     "networkx": {"graph"},
     "transformers": {"engines", "workers"},
     "tensordict": {"data"},

@@ -120,7 +120,7 @@ def test_the_trained_model_answers_as_shown(folder: Path) -> None:
 
 def test_shown_progress_has_the_real_shape(folder: Path) -> None:
     shown = block(TEXT, "grpo: 240").splitlines()[:3]
-    real = dagrl("dagrl run pipelines/grpo.py --steps 1 --set batch_size=4", folder).stdout.splitlines()
+    real = dagrl("dagrl run pipelines/grpo.py --steps 2 --set batch_size=4", folder).stdout.splitlines()
 
     def shape(line: str) -> str:
         return re.sub(r"\(.*?\)", "(...)", re.sub(r"[\d.-]+", "0", line))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dagrl.errors import ConfigError, ContractViolationError, Problem
+from dagrl.cli.output import say
+from dagrl.errors import ConfigError, ContractViolationError, Problem, counted
 
 if TYPE_CHECKING:
     from dagrl.cli.declared import Declared
@@ -29,19 +30,19 @@ def check(file: str | None, with_built_in: bool) -> None:
 
     found = [*(declared_in(file) if file is not None else []), *(built_in() if with_built_in else [])]
     if not found:
-        print(f"nothing to check: {file} defines and imports no node or loss of its own (--all: the built-in ones)")
+        say(f"nothing to check: {file} defines and imports no node or loss of its own (--all: the built-in ones)")
     violations = [violation for declared in found for violation in _checked(declared)]
     if violations:
         raise ContractViolationError([violation.problem for violation in violations], f"`{file or '--all'}`")
 
 
 def _checked(declared: Declared) -> list[Violation]:
-    from dagrl.cli.declared import kind_of, place_of
+    from dagrl.cli.declared import place_of
     from dagrl.contracts import check_loss, check_node
+    from dagrl.graph.contract import kind_of
     from dagrl.graph.node import Node
 
     violations = check_node(declared) if isinstance(declared, Node) else check_loss(declared)
-    count = f"{len(violations)} violation{'' if len(violations) == 1 else 's'}"
-    verdict = f"FAIL, {count}" if violations else "ok"
-    print(f"{kind_of(declared)} {declared.contract.name:<24} {verdict}  ({place_of(declared)})", flush=True)
+    verdict = f"FAIL, {counted(len(violations), 'violation')}" if violations else "ok"
+    say(f"{kind_of(declared.contract)} {declared.contract.name:<24} {verdict}  ({place_of(declared)})")
     return violations

@@ -2,7 +2,7 @@
 
 import ast
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -41,9 +41,7 @@ def make_config(config_class: type, values: Mapping[str, str], file: str, source
     fields = {field.name: field for field in dataclasses.fields(config_class) if field.init}
     hints = _hints(config_class, Location(file, lines[""]))
     problems = [
-        Problem(
-            f"`{config_class.__name__}` has no field `{key}`.", Location(file, lines[""]), fix=did_you_mean(key, fields)
-        )
+        Problem(f"`{config_class.__name__}` has no field `{key}`.", Location(file, lines[""]), fix=_known(key, fields))
         for key in values
         if key not in fields
     ]
@@ -53,10 +51,25 @@ def make_config(config_class: type, values: Mapping[str, str], file: str, source
         try:
             parsed |= _field_value(field, hints[name], values)
         except ValueError as error:
-            problems.append(Problem(f"`{name}`: {error}.", at, fix=f"it is declared `{name}: {_shown(hints[name])}`"))
+            problems.append(Problem(f"`{name}`: {error}.", at, fix=_declared(name, hints[name], values.get(name))))
     if problems:
         raise ConfigError(problems)
     return config_class(**parsed)
+
+
+def _known(key: str, fields: Iterable[str]) -> str:
+    """The nearest field; a key with dots is looked for by its last part, since fields have none inside them."""
+    nested = "a field is set whole, without dots: " if "." in key else ""
+    return nested + did_you_mean(key.rpartition(".")[2], fields)
+
+
+def _declared(name: str, hint: Any, text: str | None) -> str:
+    declared = f"it is declared `{name}: {_shown(hint)}`"
+    if text is None or text.lower() not in _NONE:
+        return declared
+    return (
+        f"{declared}; to let `{text}` switch it off, declare `{name}: {_shown(hint)} | None` and heed None in `build`"
+    )
 
 
 def _hints(config_class: type, at: Location) -> dict[str, Any]:

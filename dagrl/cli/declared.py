@@ -39,11 +39,6 @@ def _declarations(module: ModuleType) -> Iterator[Declared]:
     return (value for value in vars(module).values() if isinstance(value, Node | Loss))
 
 
-def kind_of(declared: Declared) -> str:
-    """``node`` or ``loss``."""
-    return "node" if isinstance(declared, Node) else "loss"
-
-
 def place_of(declared: Declared) -> str:
     """File and line; the module of a built-in one."""
     at = declared.contract.at

@@ -69,12 +69,13 @@ def run(
     """Train with the pipeline in FILE."""
     from dagrl.cli.config import split_assignments
     from dagrl.cli.pipeline_file import load_pipelines
-    from dagrl.compiler import compile_pipelines
+    from dagrl.compiler import check_before_run, compile_pipelines
 
     if resume == "auto" and out is None:
         raise click.UsageError("`--resume auto` needs `--out`, the folder of the run to go on with")
     loaded = load_pipelines(file, split_assignments(assignments))
-    compile_pipelines(loaded.pipelines)  # a mistake is told before the engines, which take seconds, are imported
+    plans = compile_pipelines(loaded.pipelines)  # before the engines, which take seconds to import
+    check_before_run(loaded.pipelines, plans)
 
     from dagrl.cli.progress import ProgressLines, start_line
     from dagrl.storage.run_folder import contents
@@ -91,6 +92,7 @@ def run(
         result = run_pipelines(
             loaded.pipelines,
             out=folder,
+            plans=plans,
             seed=seed,
             steps=steps,
             config={"file": str(loaded.file), "executor": executor, "config": values},

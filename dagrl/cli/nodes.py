@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dagrl.cli.output import say
+
 if TYPE_CHECKING:
     from dagrl.cli.declared import Declared
     from dagrl.graph.contract import NodeContract, Read
@@ -20,16 +22,18 @@ def nodes(file: str | None) -> None:
 
     found = built_in() if file is None else declared_in(file)
     if not found:
-        print(f"{file} defines and imports no node or loss of its own; without FILE the built-in ones are listed")
-    print("\n\n".join("\n".join(_lines(declared)) for declared in found))
+        say(f"{file} defines and imports no node or loss of its own; without FILE the built-in ones are listed")
+        return
+    say("\n\n".join("\n".join(_lines(declared)) for declared in found))
 
 
 def _lines(declared: Declared) -> Iterator[str]:
-    from dagrl.cli.declared import kind_of, place_of
+    from dagrl.cli.declared import place_of
+    from dagrl.graph.contract import kind_of
     from dagrl.graph.node import Node
 
     contract = declared.contract
-    yield f"{contract.name}  {kind_of(declared)}, {place_of(declared)}"
+    yield f"{contract.name}  {kind_of(contract)}, {place_of(declared)}"
     if contract.doc:
         yield f"    {contract.doc}"
     if isinstance(declared, Node):

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from dagrl.cli.config import make_config
+from dagrl.compiler.check import problems_so_far
 from dagrl.errors import ContractError, Location, PipelineFileError, Problem, UserError
 from dagrl.graph.options import nearest
 from dagrl.graph.pipeline import Pipeline, recorded_pipelines
@@ -22,7 +23,9 @@ from dagrl.graph.source import is_inside_package
 
 #: Lines of the user's that led to an error, innermost first.
 _SHOWN_FRAMES = 4
-_MISSING_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
+_MISSING_NAME = re.compile(
+    r"cannot import name '(?P<name>\w+)' from (?P<circle>partially initialized module )?'(?P<module>[\w.]+)'"
+)
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,7 @@ def load_pipelines(path: str, values: Mapping[str, str] | None = None) -> Loaded
         try:
             built = build(config)
         except (Exception, SystemExit) as error:
-            problems = [problem for pipeline in opened for problem in pipeline.problems]
-            raise PipelineFileError([*problems, *_problems_of(error, file)], _subject(file)) from error
+            raise PipelineFileError([*problems_so_far(opened), *_problems_of(error, file)], _subject(file)) from error
     return LoadedPipelines(file, config, _checked(built, file, build))
 
 
@@ -122,7 +124,10 @@ def _problems_of(error: BaseException, file: Path) -> list[Problem]:
 
 def _message(error: BaseException) -> str:
     missing = _MISSING_NAME.match(str(error)) if isinstance(error, ImportError) else None
-    return f"cannot import `{missing['name']}` from `{missing['module']}`" if missing else str(error)
+    if missing is None:
+        return str(error)
+    circle = ": the two import each other" if missing["circle"] else ""
+    return f"cannot import `{missing['name']}` from `{missing['module']}`{circle}"
 
 
 def _is_users(filename: str, file: Path) -> bool:
@@ -133,6 +138,8 @@ def _is_users(filename: str, file: Path) -> bool:
 
 def _fix_of(error: BaseException) -> str:
     missing = _MISSING_NAME.match(str(error)) if isinstance(error, ImportError) else None
+    if missing is not None and missing["circle"]:
+        return "move what both need into a file of its own, or import inside the function that needs it"
     if missing is not None and missing["module"] in sys.modules:
         close = nearest(missing["name"], dir(sys.modules[missing["module"]]))
         if close is not None:

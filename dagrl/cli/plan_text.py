@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from dagrl.compiler.plan import FreeOp, Input, Plan, RunOp, SyncOp
+from dagrl.errors import counted
 
 #: How the processes of a group hold its model; one process has nothing to say.
 _PARALLEL = {"none": "", "replicate": ", whole in each process (replicate)", "fsdp": ", a share in each process (fsdp)"}
@@ -15,7 +16,8 @@ def plan_text(plan: Plan) -> str:
 
 def _head(plan: Plan) -> Iterator[str]:
     count = 1 if plan.machine.limit is None else sum(pool.num_processes for pool in plan.pools)
-    yield f"pipeline {plan.pipeline} on the {plan.machine.executor} executor, {count} process{'' if count == 1 else 'es'}"
+    processes = counted(count, "process", "processes")
+    yield f"pipeline {plan.pipeline} on the {plan.machine.executor} executor, {processes}"
     for group in plan.groups:
         trains = "trained" if group.trains else "frozen"
         parallel = _PARALLEL[group.parallel]

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from dagrl.compiler.prune import Liveness
-from dagrl.compiler.rows import symbolic_rows
+from dagrl.compiler.rows import Rows
+from dagrl.errors import counted
 from dagrl.graph.pipeline import Call, Pipeline
 
 
@@ -16,7 +17,7 @@ class Aliases:
     kept: dict[str, str]
 
 
-def alias(pipeline: Pipeline, live: Liveness) -> tuple[Liveness, Aliases]:
+def alias(pipeline: Pipeline, rows: Rows, live: Liveness) -> tuple[Liveness, Aliases]:
     """Drop every live call that ``alias_of`` lets the update provide; say why not for the others."""
     found = Aliases({}, {}, {})
     for call in live.calls:
@@ -25,7 +26,7 @@ def alias(pipeline: Pipeline, live: Liveness) -> tuple[Liveness, Aliases]:
             continue
         (write,) = call.contract.writes
         readers = [name for name, reads in live.reads.items() if any(o.call == call.name for o in reads.values())]
-        reason = _obstacle(pipeline, live, call, readers)
+        reason = _obstacle(pipeline, rows, live, call, readers)
         if reason is not None:
             found.kept[call.name] = reason
             continue
@@ -53,7 +54,7 @@ def _without(live: Liveness, found: Aliases) -> Liveness:
     return replace(live, calls=calls, reads=reads, columns=columns)
 
 
-def _obstacle(pipeline: Pipeline, live: Liveness, call: Call, readers: list[str]) -> str | None:
+def _obstacle(pipeline: Pipeline, rows: Rows, live: Liveness, call: Call, readers: list[str]) -> str | None:
     """Why the call must run, or None. The first that applies, in the order a reader would ask."""
     if len(readers) != 1:
         return f"it is read by {', '.join(f'`{name}`' for name in readers)}: only a single update can provide it"
@@ -68,7 +69,7 @@ def _obstacle(pipeline: Pipeline, live: Liveness, call: Call, readers: list[str]
         return f"`{update.name}` runs on another worker group"
     if _mutations_before(live, call) != _mutations_before(live, update):
         return f"the weights change between it and `{update.name}`"
-    return _different_rows(pipeline, live, call, update) or _several_updates(pipeline, update)
+    return _different_rows(rows, live, call, update) or _several_updates(pipeline, rows, update)
 
 
 def _mutations_before(live: Liveness, call: Call) -> int:
@@ -77,8 +78,7 @@ def _mutations_before(live: Liveness, call: Call) -> int:
     )
 
 
-def _different_rows(pipeline: Pipeline, live: Liveness, call: Call, update: Call) -> str | None:
-    rows = symbolic_rows(pipeline)
+def _different_rows(rows: Rows, live: Liveness, call: Call, update: Call) -> str | None:
     if rows[call.name].read != rows[update.name].read:
         return f"`{update.name}` sees other rows"
     for column, origin in live.reads[call.name].items():
@@ -87,15 +87,15 @@ def _different_rows(pipeline: Pipeline, live: Liveness, call: Call, update: Call
     return None
 
 
-def _several_updates(pipeline: Pipeline, update: Call) -> str | None:
+def _several_updates(pipeline: Pipeline, rows: Rows, update: Call) -> str | None:
     options = update.options
     if options["epochs"] != 1:
-        return f"`{update.name}` runs {options['epochs']} epochs"
+        return f"`{update.name}` runs {counted(options['epochs'], 'epoch')}"
     if update.group is not None and update.group.model.dropout:
         return f"`{update.group.name}` trains with dropout"
-    (source,) = symbolic_rows(pipeline)[update.name].read.sources
+    (source,) = rows[update.name].read.sources
     sizes = pipeline.call(source).options
     num_rows, size = sizes["batch_size"] * sizes["n"], options["mini_batch_size"]
     if 0 < size < num_rows:
-        return f"`{update.name}` takes {num_rows} rows in mini-batches of {size}"
+        return f"`{update.name}` takes {counted(num_rows, 'row')} in mini-batches of {size}"
     return None

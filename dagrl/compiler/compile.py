@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 from dagrl.compiler.alias import alias
-from dagrl.compiler.check import in_file_order, pipeline_problems, purpose_problems, resource_problems
+from dagrl.compiler.check import in_file_order, pipeline_problems, worker_groups
+from dagrl.compiler.check_resources import resource_problems
 from dagrl.compiler.machine import LOCAL, Machine
 from dagrl.compiler.parallel import parallel_strategy
 from dagrl.compiler.place import place
 from dagrl.compiler.plan import GroupPlan, Plan, PoolPlan
 from dagrl.compiler.prune import prune
+from dagrl.compiler.rows import Rows, symbolic_rows
 from dagrl.compiler.schedule import schedule
 from dagrl.errors import CompileError, Problem
 from dagrl.graph.pipeline import Call, Pipeline
@@ -21,30 +23,36 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
     Raises:
         CompileError: listing every problem of every pipeline and of the resources they use.
     """
-    calls = [call for pipeline in pipelines for call in pipeline.calls]
-    groups = list(dict.fromkeys(call.group for call in calls if call.group is not None))
-    faulty = {pipeline.name: found for pipeline in pipelines if (found := pipeline_problems(pipeline))}
-    problems = [problem for found in faulty.values() for problem in found]
-    for number, pipeline in enumerate(pipelines):
-        problems += purpose_problems(pipeline, is_step=number == 0)
-    problems += _name_clashes(pipelines)
-    problems += resource_problems(groups, machine)
+    rows = {pipeline: symbolic_rows(pipeline) for pipeline in pipelines}
+    groups = worker_groups(pipelines)
+    found = {
+        pipeline: pipeline_problems(pipeline, rows[pipeline], is_step=number == 0)
+        for number, pipeline in enumerate(pipelines)
+    }
+    problems = [problem for of_one in found.values() for problem in of_one]
+    problems += [*_name_clashes(pipelines), *resource_problems(groups, machine)]
     if problems:
-        subject = ",".join(faulty) or pipelines[0].name
-        raise CompileError(in_file_order(problems), subject)
-    rollout_groups = frozenset(call.group.name for call in calls if call.group and call.contract.needs == "rollout")
-    return tuple(_plan(pipeline, machine, rollout_groups) for pipeline in pipelines)
+        faulty = dict.fromkeys(pipeline.name for pipeline in pipelines if found[pipeline])
+        raise CompileError(in_file_order(problems), ",".join(faulty) or pipelines[0].name)
+    rollout_groups = _rollout_groups(pipelines)
+    return tuple(_plan(pipeline, rows[pipeline], machine, rollout_groups) for pipeline in pipelines)
 
 
-def _plan(pipeline: Pipeline, machine: Machine, rollout_groups: frozenset[str]) -> Plan:
-    pruned = prune(pipeline)
-    live, aliases = alias(pipeline, pruned)
+def _rollout_groups(pipelines: Sequence[Pipeline]) -> frozenset[str]:
+    """The groups that generate somewhere in the run."""
+    calls = (call for pipeline in pipelines for call in pipeline.calls)
+    return frozenset(call.group.name for call in calls if call.group and call.contract.needs == "rollout")
+
+
+def _plan(pipeline: Pipeline, rows: Rows, machine: Machine, rollout_groups: frozenset[str]) -> Plan:
+    pruned = prune(pipeline, rows)
+    live, aliases = alias(pipeline, rows, pruned)
     return Plan(
         pipeline=pipeline.name,
         machine=machine,
         pools=_pool_plans(live.calls, machine),
         groups=_group_plans(live.calls, machine),
-        ops=schedule(pipeline, live, aliases, rollout_groups),
+        ops=schedule(rows, live, aliases, rollout_groups),
         pruned=pruned.pruned,
         aliased=aliases.aliased,
         kept=aliases.kept,

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from dagrl.compiler.rows import symbolic_rows
+from dagrl.compiler.rows import Rows
 from dagrl.graph.pipeline import Call, Origin, Pipeline
 
 
@@ -21,9 +21,8 @@ class Liveness:
         return [name for name, reads in self.reads.items() if origin in reads.values()]
 
 
-def prune(pipeline: Pipeline) -> Liveness:
+def prune(pipeline: Pipeline, rows: Rows) -> Liveness:
     """Walk from the roots upwards; what is not met is pruned, with the reason."""
-    rows = symbolic_rows(pipeline)
     reads: dict[str, dict[str, Origin]] = {}
     columns: dict[str, set[str]] = defaultdict(set)
     waiting = [call.name for call in pipeline.calls if call.contract.is_root]

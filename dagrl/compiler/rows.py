@@ -1,5 +1,6 @@
 """Which rows a call sees, known before anything runs: its `prompts` call and the filters on the way."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dagrl.graph.pipeline import Pipeline
@@ -21,7 +22,11 @@ class CallRows:
     handed_on: RowSet
 
 
-def symbolic_rows(pipeline: Pipeline) -> dict[str, CallRows]:
+#: The rows of each call of a pipeline.
+Rows = Mapping[str, CallRows]
+
+
+def symbolic_rows(pipeline: Pipeline) -> Rows:
     """The rows of every call: the filters of all edges passed to it, read or not."""
     rows: dict[str, CallRows] = {}
     for call in pipeline.calls:

@@ -1,18 +1,16 @@
 """Schedule pass: ops with explicit dependencies, in program order; weight syncs and frees where they fall due."""
 
-from collections.abc import Iterable
-
 from dagrl.compiler.alias import Aliases
 from dagrl.compiler.place import place
 from dagrl.compiler.plan import FreeOp, Input, Op, RunOp, SyncOp
 from dagrl.compiler.prune import Liveness
-from dagrl.compiler.rows import symbolic_rows
+from dagrl.compiler.rows import Rows, RowSet
 from dagrl.errors import Location
 from dagrl.graph.losses import LossTerms
-from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.pipeline import Call, Origin
 
 
-def schedule(pipeline: Pipeline, live: Liveness, aliases: Aliases, rollout_groups: frozenset[str]) -> tuple[Op, ...]:
+def schedule(rows: Rows, live: Liveness, aliases: Aliases, rollout_groups: frozenset[str]) -> tuple[Op, ...]:
     """The ops of one step.
 
     Around a mutating call program order holds on its group: calls above it read the old weights, calls
@@ -23,7 +21,7 @@ def schedule(pipeline: Pipeline, live: Liveness, aliases: Aliases, rollout_group
     latest: dict[str, _Weights] = {}
     for call in live.calls:
         weights = latest.setdefault(call.group.name, _Weights()) if call.group else None
-        run = _run_op(pipeline, live, aliases, call, weights, pools[call.name])
+        run = _run_op(rows[call.name].read, live, aliases, call, weights, pools[call.name])
         ops.append(run)
         if weights is None or call.group is None:
             continue
@@ -54,10 +52,7 @@ class _Weights:
         self.users = []
 
 
-def _run_op(
-    pipeline: Pipeline, live: Liveness, aliases: Aliases, call: Call, weights: _Weights | None, pool: str
-) -> RunOp:
-    rows = symbolic_rows(pipeline)[call.name].read
+def _run_op(rows: RowSet, live: Liveness, aliases: Aliases, call: Call, weights: _Weights | None, pool: str) -> RunOp:
     types = {read.name: str(read.type) for read in call.reads()}
     reads = tuple(
         Input(column, types[column], origin.call, origin.column) for column, origin in live.reads[call.name].items()
@@ -111,7 +106,7 @@ def _with_frees(live: Liveness, ops: list[Op]) -> tuple[Op, ...]:
     by_readers: dict[tuple[str, ...], list[str]] = {}
     for call in live.calls:
         for column in sorted(live.columns[call.name]):
-            readers = tuple(reader for reader, reads in live.reads.items() if _reads(reads.values(), call.name, column))
+            readers = tuple(live.readers(Origin(call.name, column)))
             by_readers.setdefault(readers, []).append(f"{call.name}.{column}")
     done: list[Op] = []
     for op in ops:
@@ -120,7 +115,3 @@ def _with_frees(live: Liveness, ops: list[Op]) -> tuple[Op, ...]:
             if readers and readers[-1] == op.id:
                 done.append(FreeOp(f"free:{'+'.join(readers)}", tuple(columns), readers))
     return tuple(done)
-
-
-def _reads(origins: Iterable[object], call: str, column: str) -> bool:
-    return any(str(origin) == f"{call}.{column}" for origin in origins)

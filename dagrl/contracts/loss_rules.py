@@ -1,9 +1,9 @@
-"""The rules that every loss keeps, and ``check_loss``, which tries them one after the other."""
+"""The rules that every loss keeps, and ``check_loss``, which tries them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,8 @@ from torch import Tensor
 from dagrl.contracts.batch import POISONS, Batch, reward_names, shuffled_order, unscorable, untrained
 from dagrl.contracts.loss_probe import LossProbe
 from dagrl.contracts.outcome import Outcome
-from dagrl.contracts.violation import Finding, RunFault, Violation, violation
+from dagrl.contracts.rules import Rule, broken_rules
+from dagrl.contracts.violation import Finding, Violation
 from dagrl.data.metrics import merge_all
 from dagrl.graph.losses import Loss
 
@@ -22,30 +23,9 @@ _MASK_FIX = (
 _MICRO_BATCHES = ([0, 1, 2, 3, 4], [5], [6, 7, 8, 9, 10, 11])
 
 
-class Rule(NamedTuple):
-    """A rule by its name; ``seen`` says what breaks it, if anything does or it is not about this loss."""
-
-    name: str
-    seen: Callable[[LossProbe], Finding | None]
-
-
 def check_loss(loss: Loss[..., Any], options: Mapping[str, Any] | None = None) -> list[Violation]:
     """Every rule that the loss breaks; ``options`` go before ``examples=`` and defaults."""
-    contract = loss.contract
-    try:
-        probe = LossProbe(loss, options or {})
-        _ = probe.expected
-    except RunFault as fault:
-        return [violation(contract, "runs", fault.finding)]
-    found: list[Violation] = []
-    for rule in RULES:
-        try:
-            finding = rule.seen(probe)
-        except RunFault as fault:
-            finding = fault.finding
-        if finding is not None:
-            found.append(violation(contract, rule.name, finding))
-    return found
+    return broken_rules(loss.contract, lambda: LossProbe(loss, options or {}), RULES)
 
 
 def _finite(probe: LossProbe) -> Finding | None:
@@ -137,16 +117,10 @@ def _without(probe: LossProbe, batch: Batch, situation: str) -> str | None:
 
 
 def _optional_reads(probe: LossProbe) -> Finding | None:
-    for absent in {*(frozenset({name}) for name in probe.optional), probe.optional} - {frozenset[str]()}:
-        try:
-            probe.run(probe.batch, absent=absent)
-        except RunFault as fault:
-            names = ", ".join(f"`{name}`" for name in sorted(absent))
-            return Finding(f"{fault.finding.what} (without the optional {names})", fault.finding.fix, fault.finding.at)
-    return None
+    probe.try_optional_reads()
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule[LossProbe], ...] = (
     Rule("finite", _finite),
     Rule("gradient", _gradient),
     Rule("same call, same result", _determinism),

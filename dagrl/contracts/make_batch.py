@@ -84,6 +84,7 @@ def _texts(group: Int64[Tensor, " B"]) -> dict[str, Column]:
         "messages": object_array([[{"role": "user", "content": rows[g].prompt}] for g in numbers]),
         "answers": object_array([rows[g].answer for g in numbers]),
         "data_source": object_array([rows[g].data_source for g in numbers]),
+        "row_fields": object_array([rows[g]._asdict() for g in numbers]),
         "response_text": object_array(texts),
     }
 

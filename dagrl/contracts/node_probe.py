@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from dagrl.contracts.batch import Batch
-from dagrl.contracts.make_batch import make_batch
-from dagrl.contracts.options import call_of, option_values, require_accepted
+from dagrl.contracts.options import call_of, option_values
 from dagrl.contracts.outcome import Outcome, real_rows
-from dagrl.contracts.violation import Finding, RunFault, fault_of
+from dagrl.contracts.probe import Probe, global_noise, require_untouched
+from dagrl.contracts.violation import fault_of
 from dagrl.contracts.worker import role_worker
 from dagrl.data.columns import ColumnType
-from dagrl.data.equality import equal
 from dagrl.data.join import Widths
 from dagrl.data.metrics import merge_all
 from dagrl.graph.contract import NodeContract
@@ -30,7 +25,7 @@ FLAGS = "its flags"
 _COPY = "work on a copy: `x.clone()` of a tensor, `copy.deepcopy(x)` of an object"
 
 
-class NodeProbe:
+class NodeProbe(Probe[NodeContract]):
     """A node with options, and the rows it is tried on.
 
     Raises:
@@ -38,22 +33,9 @@ class NodeProbe:
     """
 
     def __init__(self, node: Node[..., Any], given: Mapping[str, Any]) -> None:
-        self.node = node
-        self.contract: NodeContract = node.contract
-        options = option_values(self.contract, given)
-        self.call = call_of(self.contract, node, options)
-        require_accepted(self.contract, options, self.call)
-        self.reads = self.call.reads()
-        self.batch = make_batch(self.reads, node.function, self.contract.examples)
-        self.optional = frozenset(read.name for read in self.reads if read.optional)
-        self._expected: Outcome | None = None
-
-    @property
-    def expected(self) -> Outcome:
-        """What the node gives on the rows as they are."""
-        if self._expected is None:
-            self._expected = self.run(self.batch)
-        return self._expected
+        options = option_values(node.contract, given)
+        call = call_of(node.contract, node, options)
+        super().__init__(node.contract, node.function, given=given, options=options, call=call, reads=call.reads())
 
     @property
     def wide(self) -> frozenset[str]:
@@ -61,9 +43,9 @@ class NodeProbe:
         return frozenset(read.name for read in self.reads if {"P", "T", "S"} & set(read.type.dims))
 
     def run(
-        self, batch: Batch, *, absent: Collection[str] = (), wanted: frozenset[str] | None = None, noise: int = 0
+        self, batch: Batch, *, absent: Collection[str] = (), noise: int = 0, wanted: frozenset[str] | None = None
     ) -> Outcome:
-        """One run on copies; ``noise`` seeds the global generators, which no node may use.
+        """One run as the executor would make it, which computes the columns in ``wanted`` (None: all).
 
         Raises:
             RunFault: when it raises, breaks its declaration or edits its input.
@@ -86,7 +68,7 @@ class NodeProbe:
                 output = run_node(self.call, inputs, role_worker(self.contract))
             except Exception as error:
                 raise fault_of(error, self.contract) from error
-        self._check_untouched(batch, given, names)
+        require_untouched(_inputs(batch, names), _inputs(given, names), _COPY)
         return self._outcome(output, batch)
 
     def merged(self, outcomes: Collection[Outcome]) -> Outcome:
@@ -95,15 +77,6 @@ class NodeProbe:
         rows = {name: [row for outcome in outcomes for row in outcome.rows[name]] for name in names}
         return Outcome(rows, merge_all(outcome.metrics for outcome in outcomes))
 
-    def _check_untouched(self, batch: Batch, given: Batch, names: Collection[str]) -> None:
-        before: dict[str, Any] = {name: batch.columns[name] for name in names}
-        after: dict[str, Any] = {name: given.columns[name] for name in names}
-        for name in ("group_ids", "seeds", "positions"):
-            before[name], after[name] = getattr(batch, name), getattr(given, name)
-        for name, column in before.items():
-            if not equal(column, after[name]):
-                raise RunFault(Finding(f"edited its input `{name}`", _COPY))
-
     def _outcome(self, output: NodeOutput, batch: Batch) -> Outcome:
         if output.flags is not None:
             return Outcome({FLAGS: list(output.flags)}, output.metrics)
@@ -111,6 +84,12 @@ class NodeProbe:
         places = {name: _places(types[name], output, batch) for name in output.columns}
         rows = {name: real_rows(column, places[name]) for name, column in output.columns.items()}
         return Outcome(rows, output.metrics)
+
+
+def _inputs(batch: Batch, names: Collection[str]) -> dict[str, Any]:
+    """What a node could edit."""
+    carried = {"group_ids": batch.group_ids, "seeds": batch.seeds, "positions": batch.positions}
+    return {**{name: batch.columns[name] for name in names}, **carried}
 
 
 def _places(kind: ColumnType, output: NodeOutput, batch: Batch) -> Tensor | None:
@@ -124,18 +103,3 @@ def _places(kind: ColumnType, output: NodeOutput, batch: Batch) -> Tensor | None
         return own["response_mask"]
     same = {"P": have.P == want.P, "T": have.T == want.T, "S": have == want}
     return batch.places(kind) if all(same.get(dim, True) for dim in kind.dims) else None
-
-
-@contextmanager
-def global_noise(seed: int) -> Generator[None]:
-    """The global random generators in a state of their own, put back afterwards."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])

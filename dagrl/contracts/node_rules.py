@@ -1,9 +1,9 @@
-"""The rules that every node keeps, and ``check_node``, which tries them one after the other."""
+"""The rules that every node keeps, and ``check_node``, which tries them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,37 +19,18 @@ from dagrl.contracts.batch import (
 )
 from dagrl.contracts.node_probe import NodeProbe
 from dagrl.contracts.outcome import Outcome
-from dagrl.contracts.violation import Finding, RunFault, Violation, violation
+from dagrl.contracts.probe import situated
+from dagrl.contracts.rules import Rule, broken_rules
+from dagrl.contracts.violation import Finding, Violation
 from dagrl.graph.node import Node
 
 _OTHER_NOISE = 12345
 _BY_GROUP_ID = "find the rows of a group by `group_ids`, never by their place"
 
 
-class Rule(NamedTuple):
-    """A rule by its name; ``seen`` says what breaks it, if anything does or it is not about this node."""
-
-    name: str
-    seen: Callable[[NodeProbe], Finding | None]
-
-
 def check_node(node: Node[..., Any], options: Mapping[str, Any] | None = None) -> list[Violation]:
     """Every rule that the node breaks; ``options`` go before ``examples=`` and defaults."""
-    contract = node.contract
-    try:
-        probe = NodeProbe(node, options or {})
-        _ = probe.expected
-    except RunFault as fault:
-        return [violation(contract, "runs", fault.finding)]
-    found: list[Violation] = []
-    for rule in RULES:
-        try:
-            finding = rule.seen(probe)
-        except RunFault as fault:
-            finding = fault.finding
-        if finding is not None:
-            found.append(violation(contract, rule.name, finding))
-    return found
+    return broken_rules(node.contract, lambda: NodeProbe(node, options or {}), RULES)
 
 
 def _determinism(probe: NodeProbe) -> Finding | None:
@@ -83,7 +64,7 @@ def _groups_alone(probe: NodeProbe) -> Finding | None:
 
 
 def _in_parts(probe: NodeProbe, parts: list[Tensor], what: str, fix: str) -> Finding | None:
-    merged = probe.merged([_named(probe, part, f"on {len(part)} of the rows") for part in parts])
+    merged = probe.merged([probe.run_in(f"on {len(part)} of the rows", probe.batch.take(part)) for part in parts])
     order = torch.cat(parts).tolist()
     seen = probe.expected.same_rows(merged, order)
     if seen is not None:
@@ -95,35 +76,20 @@ def _in_parts(probe: NodeProbe, parts: list[Tensor], what: str, fix: str) -> Fin
     return Finding(f"metrics of parts do not merge to those of the whole: {seen}", fix)
 
 
-def _named(probe: NodeProbe, index: Tensor, situation: str) -> Outcome:
-    return _situated(situation, lambda: probe.run(probe.batch.take(index)))
-
-
-def _situated(situation: str, run: Callable[[], Outcome]) -> Outcome:
-    """The run; what goes wrong in it says in which situation."""
-    try:
-        return run()
-    except RunFault as fault:
-        finding = fault.finding
-        raise RunFault(Finding(f"{finding.what} ({situation})", finding.fix, finding.at)) from fault
-
-
 def _single_row(probe: NodeProbe) -> Finding | None:
-    _named(probe, torch.tensor([0]), "on a single row")
+    probe.run_in("on a single row", probe.batch.take(torch.tensor([0])))
     return None
 
 
 def _empty(probe: NodeProbe) -> Finding | None:
     if not probe.contract.mutates:  # an update without rows is skipped
-        _named(probe, torch.tensor([], dtype=torch.int64), "on no rows at all, which a filter may leave")
+        nothing = probe.batch.take(torch.tensor([], dtype=torch.int64))
+        probe.run_in("on no rows at all, which a filter may leave", nothing)
     return None
 
 
 def _optional_reads(probe: NodeProbe) -> Finding | None:
-    for absent in {*(frozenset({name}) for name in probe.optional), probe.optional} - {frozenset()}:
-        names = ", ".join(f"`{name}`" for name in sorted(absent))
-        _situated(f"without the optional {names}", lambda absent=absent: probe.run(probe.batch, absent=absent))
-    return None
+    probe.try_optional_reads()
 
 
 def _optional_writes(probe: NodeProbe) -> Finding | None:
@@ -134,7 +100,8 @@ def _optional_writes(probe: NodeProbe) -> Finding | None:
         if len(wanted) == len(writes):
             continue
         situation = f"when only {', '.join(sorted(wanted)) or 'nothing'} is wanted"
-        outcome = _situated(situation, lambda wanted=wanted: probe.run(probe.batch, wanted=wanted))
+        with situated(situation):
+            outcome = probe.run(probe.batch, wanted=wanted)
         seen = probe.expected.same_rows(outcome, range(probe.batch.num_rows), sorted(wanted))
         if seen is not None:
             return Finding(f"gives another result {situation}: {seen}", "let `wanted` only leave columns out")
@@ -144,7 +111,7 @@ def _optional_writes(probe: NodeProbe) -> Finding | None:
 def _padding(probe: NodeProbe) -> Finding | None:
     if not probe.wide:
         return None
-    wider = _situated("on wider padding", lambda: probe.run(probe.batch.widened(3, 2)))
+    wider = probe.run_in("on wider padding", probe.batch.widened(3, 2))
     seen = probe.expected.difference(wider, range(probe.batch.num_rows))
     fix = "reduce over `response_mask` (`dagrl.ops.row_mean`), never over the width"
     return Finding(f"depends on the padding width: {seen}", fix) if seen else None
@@ -180,7 +147,7 @@ def _unscorable(probe: NodeProbe) -> Finding | None:
 
 def _without(probe: NodeProbe, batch: Batch, situation: str) -> str | None:
     """What goes wrong when row 0 is special: for rows it must not touch, or for advantages anywhere."""
-    outcome = _situated(situation, lambda: probe.run(batch))
+    outcome = probe.run_in(situation, batch)
     advantages = outcome.rows.get("advantages", [])
     for place, row in enumerate(advantages):
         if isinstance(row, Tensor) and not bool(row.isfinite().all()):
@@ -196,7 +163,7 @@ def _without(probe: NodeProbe, batch: Batch, situation: str) -> str | None:
     return f"{situation}, rows it has no part in change: {seen}"
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule[NodeProbe], ...] = (
     Rule("same call, same result", _determinism),
     Rule("row order", _row_order),
     Rule("each row by itself", _rows_alone),

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Union, get_args, get_origin
 
-from dagrl.contracts.violation import Contract, Finding, RunFault
+from dagrl.contracts.violation import Finding, RunFault
 from dagrl.contracts.worker import role_group
 from dagrl.graph.checks import view
-from dagrl.graph.contract import REQUIRED, NodeContract, Option
+from dagrl.graph.contract import REQUIRED, Contract, NodeContract, Option, Refusal, kind_of
 from dagrl.graph.losses import LossTerms
-from dagrl.graph.options import option_problems
+from dagrl.graph.options import option_problems, type_fault
 from dagrl.graph.pipeline import Call, Edge, Pipeline
 from dagrl.nodes.losses import entropy_bonus, kl_loss, ppo_clip
 from dagrl.nodes.prompts import prompts
 
 _SOURCE = "made-up rows"
-_EXAMPLES_FIX = 'give a value in the declaration: `examples={{"{name}": ...}}`'
+_CHECK_FIX = "let it return a list of sentences or (sentence, fix) pairs, empty if all is well"
 #: Options of one meaning wherever they occur.
-_BY_NAME: Mapping[str, Any] = {"data": "zoo:larger", "batch_size": 4, "n": 3, "max_new_tokens": 4}
+BY_NAME: Mapping[str, Any] = {"data": "zoo:larger", "batch_size": 4, "n": 3, "max_new_tokens": 4}
 
 
 def option_values(contract: Contract, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,13 +44,13 @@ def _value(option: Option, contract: Contract, given: Mapping[str, Any]) -> Any:
         return option.default
     if option.annotation is LossTerms:
         return ppo_clip() + 0.1 * kl_loss() - 0.01 * entropy_bonus()
-    if option.name in _BY_NAME:
-        return _BY_NAME[option.name]
+    if option.name in BY_NAME:
+        return BY_NAME[option.name]
     for kind, value in _BY_TYPE:
         if kind(option.annotation):
             return value(option.annotation)
     what = f"the option `{option.name}` has no default, and the suite knows no value of its type"
-    raise RunFault(Finding(what, _EXAMPLES_FIX.format(name=option.name)))
+    raise RunFault(Finding(what, _give(contract, [option.name])))
 
 
 def _is(*kinds: Any) -> Callable[[Any], bool]:
@@ -85,34 +85,41 @@ def first_state(contract: NodeContract) -> Any:
         return contract.state()
     except TypeError as error:
         what = f"its state `{contract.state.__name__}` cannot be made without arguments"
-        raise RunFault(Finding(what, _EXAMPLES_FIX.format(name="state"))) from error
+        raise RunFault(Finding(what, _give(contract, ["state"]))) from error
 
 
-def refusals(contract: Contract, options: Mapping[str, Any], call: Call) -> list[str]:
-    """What the declaration's own ``check=`` says to these options.
+def require_accepted(contract: Contract, options: Mapping[str, Any], call: Call, made_up: Sequence[str]) -> None:
+    """Ask the declaration's own ``check=`` about the options, some of which are made up.
 
     Raises:
-        RunFault: when it raises, or returns no list of texts.
+        RunFault: when it refuses them, raises, or returns no refusals.
     """
+    said = _refusals(contract, options, call)
+    if said:
+        what = said[0] if isinstance(said[0], str) else said[0][0]
+        named = [option.name for option in contract.options if option.name in what][:1]
+        raise RunFault(
+            Finding(f"its own check refuses {dict(options)!r}: {what}", _give(contract, made_up or named or ["option"]))
+        )
+
+
+def _refusals(contract: Contract, options: Mapping[str, Any], call: Call) -> Sequence[Refusal]:
     if contract.check is None:
         return []
     try:
-        said = contract.check(view(call, call.inputs[0].pipeline, options))
+        seen = view(call, call.inputs[0].pipeline, is_step=True).with_options(options)
+        said = contract.check(seen)
     except Exception as error:
         what = f"its check raised {type(error).__name__}: {error}"
-        raise RunFault(Finding(what, "make `check=` return a list of refusals, empty if there are none")) from error
-    if not isinstance(said, list):  # pyright: ignore[reportUnnecessaryIsInstance]
-        what = f"its check returned {said!r}, not a list"
-        raise RunFault(Finding(what, "return a list of refusals, empty if there are none"))
+        raise RunFault(Finding(what, _CHECK_FIX)) from error
+    if type_fault(said, list[Refusal]) is not None:
+        raise RunFault(Finding(f"its check returned {said!r}", _CHECK_FIX))
     return said
 
 
-def require_accepted(contract: Contract, options: Mapping[str, Any], call: Call) -> None:
-    """Raise what the declaration's own check says to the values the suite uses."""
-    said = refusals(contract, options, call)
-    if said:
-        name = next((option.name for option in contract.options if option.name in said[0]), "option")
-        raise RunFault(Finding(f"its own check refuses {dict(options)!r}: {said[0]}", _EXAMPLES_FIX.format(name=name)))
+def _give(contract: Contract, names: Sequence[str]) -> str:
+    examples = ", ".join(f'"{name}": ...' for name in names)
+    return f"give values that fit in the declaration: `@{kind_of(contract)}(examples={{{examples}}})`"
 
 
 def call_of(contract: NodeContract, node: Any, options: Mapping[str, Any]) -> Call:

@@ -33,7 +33,7 @@ class Outcome:
             for place, row in enumerate(index):
                 before, after = self.rows[name][row], other.rows[name][place]
                 if not _close(before, after):
-                    return f"{_quoted(name)} of row {row} was {_shown(before)} and became {_shown(after)}"
+                    return f"{_quoted(name)} of row {row} was {shown(before)} and became {shown(after)}"
         return None
 
     def same_metrics(self, metrics: Metrics) -> str | None:
@@ -76,12 +76,13 @@ def _near(before: float, after: float) -> bool:
     return (before != before and after != after) or math.isclose(before, after, rel_tol=_RTOL, abs_tol=_ATOL)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as a message prints it: a few digits of a few numbers."""
     if not isinstance(value, Tensor):
         return repr(value)
     numbers = [f"{number:.4g}" if isinstance(number, float) else str(number) for number in value.flatten().tolist()]
-    shown = ", ".join(numbers[:_SHOWN]) + (", ..." if len(numbers) > _SHOWN else "")
-    return shown if value.ndim == 0 else f"[{shown}]"
+    listed = ", ".join(numbers[:_SHOWN]) + (", ..." if len(numbers) > _SHOWN else "")
+    return listed if value.ndim == 0 else f"[{listed}]"
 
 
 def _quoted(name: str) -> str:

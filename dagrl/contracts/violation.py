@@ -6,9 +6,7 @@ import traceback
 from dataclasses import dataclass
 
 from dagrl.errors import Location, NodeError, Problem
-from dagrl.graph.contract import LossContract, NodeContract
-
-Contract = NodeContract | LossContract
+from dagrl.graph.contract import Contract, kind_of
 
 
 @dataclass(frozen=True)
@@ -20,11 +18,13 @@ class Violation:
     what: str
     at: Location
     fix: str
+    made_up: tuple[str, ...] = ()
 
     @property
     def problem(self) -> Problem:
         """The violation as one entry of an error message."""
-        return Problem(f"{self.subject}: {self.what}.", self.at, (("rule", self.rule),), self.fix)
+        facts = [("rule", self.rule), *([("made up", "\n".join(self.made_up))] if self.made_up else [])]
+        return Problem(f"{self.subject}: {self.what}", self.at, tuple(facts), self.fix)
 
     def __str__(self) -> str:
         return "\n".join(self.problem.lines())
@@ -32,11 +32,15 @@ class Violation:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule saw and how to mend it; it becomes a violation of that rule."""
+    """What a rule saw and how to mend it; it becomes a violation of that rule.
+
+    ``raised`` says that the function raised on the rows that it was given.
+    """
 
     what: str
     fix: str
     at: Location | None = None
+    raised: bool = False
 
 
 class RunFault(Exception):
@@ -49,7 +53,7 @@ class RunFault(Exception):
 
 def subject_of(contract: Contract) -> str:
     """``node `x``` or ``loss `x```."""
-    return f"{'node' if isinstance(contract, NodeContract) else 'loss'} `{contract.name}`"
+    return f"{kind_of(contract)} `{contract.name}`"
 
 
 def violation(contract: Contract, rule: str, finding: Finding) -> Violation:
@@ -64,4 +68,4 @@ def fault_of(error: Exception, contract: Contract) -> RunFault:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == contract.at.file]
     at = Location(frames[-1].filename, frames[-1].lineno or contract.at.line) if frames else None
     message = str(error).strip().split("\n", 1)[0] or "no message"
-    return RunFault(Finding(f"raised {type(error).__name__}: {message.rstrip('.')}", "make it work there", at))
+    return RunFault(Finding(f"raised {type(error).__name__}: {message.rstrip('.')}", "make it work there", at, True))

@@ -33,7 +33,7 @@ def main(folder: str, parent: int) -> None:
 
 
 def processes_of(folder: str) -> list[int]:
-    """The processes that name the folder in their command or environment, or have a file in it open; never those that use Ray."""
+    """The processes that name the folder in their command or environment or have a file in it open, but for drivers."""
     mine = os.getpid()
     entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()] if Path("/proc").is_dir() else []
     return [int(entry.name) for entry in entries if int(entry.name) != mine and _belongs(entry, folder)]

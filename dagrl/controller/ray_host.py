@@ -117,7 +117,8 @@ def host_class(name: str, methods: Mapping[str, FunctionType]) -> type[Host]:
         for method, function in methods.items()
     }
     base = AsyncHost if any(map(iscoroutinefunction, methods.values())) else Host
-    return type(name, (base,), {"__module__": "dagrl_workers", **forwards})
+    made: type[Any] = type(name, (base,), {"__module__": "dagrl_workers", **forwards})
+    return made
 
 
 def _forward(method: str) -> Any:

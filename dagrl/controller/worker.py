@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from dagrl.controller.decorator import Dispatch, Execute, register
 from dagrl.errors import WorkerEnvironmentError
@@ -89,7 +89,7 @@ class Worker:
 
     _identity: Identity
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Worker:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """The worker, knowing which rank it is before its constructor runs."""
         worker = super().__new__(cls)
         worker._identity = _current.get() or Identity.from_env()

@@ -94,7 +94,7 @@ def _column(name: str, dtype: str, dims: str, meaning: str, metric: str | None =
 
 
 _ENTRIES = (
-    _column("messages", "object", "B", "the prompt as chat messages: a list of {role, content}"),
+    _column("messages", "object", "B", "the prompt as chat messages: a list of {role, content, ...}"),
     _column("answers", "object", "B", "the reference answer as text"),
     _column("data_source", "object", "B", "which kind of prompt this is; reports split by it"),
     _column("row_fields", "object", "B", "all fields of the data row, as they are in the file"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +12,10 @@ import numpy as np
 from jaxtyping import Bool, Int64, UInt32
 from numpy import ndarray
 
-from dagrl.data.row_shapes import PromptRow, RowShape, shape_of
-from dagrl.storage.local_copy import stamp
+from dagrl.data.chat_messages import prompt_hash
+from dagrl.data.row_shapes import ANSWER_NAMES, PromptRow, read_row
+from dagrl.storage.row_faults import changed_error
+from dagrl.storage.stamps import WatchedFile, watch
 from dagrl.storage.tables import Table, ending, open_table
 
 _HASHES = 2**32
@@ -30,14 +30,21 @@ class PromptRows(Sequence[PromptRow]):
         """The row at an index."""
         raise NotImplementedError
 
+    def check_unchanged(self) -> None:
+        """See that the data is what it was when it was opened.
+
+        Raises:
+            DataChangedError: naming the file and what became of it.
+        """
+
 
 @dataclass(frozen=True)
 class RowFile:
     """An opened file; ``hashes`` are 32 bits for each row that depend on its prompt alone."""
 
-    url: str
+    source: WatchedFile
     table: Table
-    shape: RowShape
+    data_source: str
     hashes: UInt32[ndarray, " M"]
     unanswered: Int64[ndarray, " U"]
 
@@ -54,15 +61,26 @@ class FileRows(PromptRows):
         self._positions = positions
         lacking = file.unanswered[np.isin(file.unanswered, positions)]
         if len(lacking):
-            more = f", nor have {len(lacking) - 1} others" if len(lacking) > 1 else ""
-            place = file.table.place(int(lacking[0]))
-            self.unanswered = f"`{file.url}` {place} has no {file.shape.answer_name()}{more}"
+            self.unanswered = f"`{file.source.url}` {file.table.place(int(lacking[0]))} has no {ANSWER_NAMES}"
+            others = len(lacking) - 1
+            if others:
+                self.unanswered += f", nor {'has 1 other row' if others == 1 else f'have {others} other rows'}"
 
     def __len__(self) -> int:
         return len(self._positions)
 
     def __getitem__(self, index: int) -> PromptRow:
-        return self._file.shape.read(self._file.table[int(self._positions[index])])
+        return read_row(self._file.table[int(self._positions[index])], self._file.data_source)
+
+    def check_unchanged(self) -> None:
+        """See that the file is what it was when it was opened.
+
+        Raises:
+            DataChangedError: naming the file and what became of it.
+        """
+        change = self._file.source.change()
+        if change is not None:
+            raise changed_error(self._file.source.url, change)
 
 
 def read_file(url: str) -> RowFile:
@@ -71,17 +89,17 @@ def read_file(url: str) -> RowFile:
     Raises:
         ConfigError: when it cannot be read, or naming the first bad rows and how many there are.
     """
-    return _read(url, stamp(url))
+    return _read(watch(url))
 
 
 @lru_cache(maxsize=16)
-def _read(url: str, _stamp: tuple[int, int] | None) -> RowFile:
-    survey = _Survey(_stem(url))
-    table = open_table(url, survey.look)
+def _read(source: WatchedFile) -> RowFile:
+    data_source = _stem(source.url)
+    survey = _Survey(data_source)
     return RowFile(
-        url=url,
-        table=table,
-        shape=survey.shape or RowShape((), ""),
+        source=source,
+        table=open_table(source.url, survey.look),
+        data_source=data_source,
         hashes=np.frombuffer(survey.hashes, dtype=np.uint32),
         unanswered=np.array(survey.unanswered, dtype=np.int64),
     )
@@ -91,23 +109,15 @@ class _Survey:
     """What the first pass learns of the rows."""
 
     def __init__(self, data_source: str) -> None:
-        self.shape: RowShape | None = None
         self.hashes = array("I")
         self.unanswered = array("q")
         self._data_source = data_source
 
     def look(self, fields: Mapping[str, Any]) -> None:
-        if self.shape is None:
-            self.shape = shape_of(fields, self._data_source)
-        row = self.shape.read(fields)
+        row = read_row(fields, self._data_source)
         if row.answer is None:
             self.unanswered.append(len(self.hashes))
-        self.hashes.append(_hash(row.messages))
-
-
-def _hash(messages: Sequence[Mapping[str, str]]) -> int:
-    text = json.dumps([[message["role"], message["content"]] for message in messages])
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
+        self.hashes.append(prompt_hash(row.messages))
 
 
 def _stem(url: str) -> str:

@@ -7,6 +7,8 @@ chosen by a hash of the prompt, the others the split `train`.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NoReturn
 
@@ -14,20 +16,23 @@ import numpy as np
 
 from dagrl.data.file_rows import FileRows, PromptRows, RowFile, read_file
 from dagrl.data.row_shapes import PromptRow
-from dagrl.errors import ConfigError, Problem
+from dagrl.errors import ConfigError, DataChangedError, Problem
 from dagrl.storage.local_copy import file_exists, file_names
 from dagrl.storage.tables import ENDINGS, ending
 from dagrl.zoo import open_task
 
-__all__ = ["PromptRow", "PromptRows", "open_rows"]
+__all__ = ["PromptRow", "PromptRows", "open_rows", "read_rows", "rows_in_use"]
 
 ZOO = "zoo:"
 TRAIN, TEST = "train", "test"
 _SPLIT = "{split}"
 _SPLIT_FIX = (
-    "give a folder with a file for each split, a path with `{split}` in it, "
-    "or hold rows of the one file out: `test_share=0.1` in every `prompts` call on it"
+    "hold rows out with `test_share=0.1` in every `prompts` call on it (pipelines/grpo.py: `--set test_share=0.1`), "
+    "or give a folder with a file for each split, or a path with `{split}` in it"
 )
+#: Files that are kept open; a run has a few.
+_MOST_IN_USE = 64
+_in_use: OrderedDict[tuple[str, str, float], PromptRows] = OrderedDict()
 
 
 class ZooRows(PromptRows):
@@ -45,11 +50,46 @@ class ZooRows(PromptRows):
 
 
 def open_rows(data: str, split: str, test_share: float = 0.0) -> PromptRows:
-    """The rows of a split, every one of which has been checked.
+    """The rows of a split as they are now, every one of which has been checked.
 
     Raises:
         ConfigError: when nothing of that name can be read, or naming the rows that cannot be used.
     """
+    rows = _opened(data, split, test_share)
+    _in_use[data, split, test_share] = rows
+    _in_use.move_to_end((data, split, test_share))
+    while len(_in_use) > _MOST_IN_USE:
+        _in_use.popitem(last=False)
+    return rows
+
+
+def rows_in_use(data: str, split: str, test_share: float = 0.0) -> PromptRows:
+    """The rows as this process opened them last, so that a run reads what was checked when it was planned.
+
+    Raises:
+        ConfigError: as `open_rows`, where nobody has opened them.
+    """
+    rows = _in_use.get((data, split, test_share))
+    return open_rows(data, split, test_share) if rows is None else rows
+
+
+def read_rows(data: str, split: str, test_share: float, positions: Sequence[int]) -> list[PromptRow]:
+    """The rows in use at some positions.
+
+    Raises:
+        DataChangedError: where the file is not what it was when it was opened; the next call opens it anew.
+    """
+    rows = rows_in_use(data, split, test_share)
+    try:
+        found = [rows[position] for position in positions]
+        rows.check_unchanged()
+    except DataChangedError:
+        _in_use.pop((data, split, test_share), None)
+        raise
+    return found
+
+
+def _opened(data: str, split: str, test_share: float) -> PromptRows:
     if not data:
         _refuse("`data` is empty", "name an embedded task (`zoo:larger`), a file or a folder")
     if not 0 <= test_share < 1:
@@ -109,7 +149,7 @@ def _part(file: RowFile, split: str, test_share: float) -> PromptRows:
     held_out = file.held_out(test_share)
     positions = np.flatnonzero(held_out if split == TEST else ~held_out)
     if not len(positions):
-        what = f"with test_share={test_share} none of the {len(file.table)} rows of `{file.url}` is in `{split}`"
+        what = f"with test_share={test_share} none of the {len(file.table)} rows of `{file.source.url}` is in `{split}`"
         _refuse(what, "choose another share, or give a file for each split")
     return FileRows(file, positions)
 

@@ -38,9 +38,7 @@ class Executor:
             if call.group is not None
         }
         self.states: dict[str, dict[str, Any]] = {
-            one.pipeline.name: {
-                call.name: call.state for call in one.pipeline.calls if call.contract.state is not None
-            }
+            one.pipeline.name: {call.name: call.state for call in one.pipeline.calls if call.contract.state is not None}
             for one in planned
         }
 
@@ -54,7 +52,9 @@ class Executor:
 
     def save_state(self, folder_url: str) -> list[PartRecord]:
         """Write what a resumed run needs of workers, nodes and random generators."""
-        parts = [part for on in self.site.sets for of_rank in self._call(on, "save_state", folder_url) for part in of_rank]
+        parts = [
+            part for on in self.site.sets for of_rank in self._call(on, "save_state", folder_url) for part in of_rank
+        ]
         return [*parts, write_node_states(folder_url, self.states)]
 
     def load_state(self, open_part: OpenPart, names: Sequence[str]) -> None:

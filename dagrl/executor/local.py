@@ -23,10 +23,8 @@ class LocalExecutor(Executor):
         deployment = Deployment(tuple(planned), seed, total_steps)
         for group in deployment.groups().values():
             if group.pool.num_processes > 1:
-                raise DagrlError(
-                    f"the local executor runs one process, pool `{group.pool.name}` asks for {group.pool.num_processes}: "
-                    "use `--executor ray`"
-                )
+                asked = f"pool `{group.pool.name}` asks for {group.pool.num_processes}"
+                raise DagrlError(f"the local executor runs one process, {asked}: use `--executor ray`")
         with born_as(Identity()):  # whatever the environment says of ranks
             self.host = NodeHost(deployment, pools=deployment.pools())
         here = InProcessSet("here", [self.host])

@@ -148,10 +148,10 @@ class Walk:
             self._end(over)
 
     def _end(self, over: _Running) -> None:
+        reports: list[NodeReport] = []
         try:
-            results = over.pending.results()
+            reports = [report for report in over.pending.results() if isinstance(report, NodeReport)]
             if isinstance(over.op, RunOp):
-                reports = [report for report in results if isinstance(report, NodeReport)]
                 self._keep(over.op, over.layout, reports)
         except Exception as error:  # noqa: BLE001 - noted and raised again
             self._fail(over.op, error)

@@ -1,7 +1,7 @@
 """What a node's or loss's ``check=`` function sees of the call that it may refuse."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dagrl.graph.pipeline import Call, Origin, Pipeline
@@ -12,14 +12,20 @@ from dagrl.graph.specs import WorkerGroup
 class CallView:
     """A call as a check sees it: its options, its worker group and what lies upstream.
 
-    For a loss, ``options`` are the loss's own and the rest is that of the node that takes it.
+    ``is_step`` is true in the pipeline that trains, false in an evaluation. For a loss, ``options`` are the loss's own
+    and the rest is that of the node that takes it.
     """
 
     name: str
     options: Mapping[str, Any]
     group: WorkerGroup | None
+    is_step: bool
     _call: Call
     _pipeline: Pipeline
+
+    def with_options(self, options: Mapping[str, Any]) -> "CallView":
+        """The same call with other options: those of a loss that it takes."""
+        return replace(self, options=options)
 
     def columns(self) -> frozenset[str]:
         """The columns that the edges passed in carry."""
@@ -41,7 +47,7 @@ class CallView:
                 seen.add(name)
                 call = self._pipeline.call(name)
                 waiting += [edge.call for edge in call.inputs]
-                yield view(call, self._pipeline)
+                yield view(call, self._pipeline, is_step=self.is_step)
 
     def upstream_option(self, option: str) -> Iterator[tuple[str, Any]]:
         """(call name, value) of an option wherever a call upstream has it."""
@@ -50,6 +56,6 @@ class CallView:
                 yield call.name, call.options[option]
 
 
-def view(call: Call, pipeline: Pipeline, options: Mapping[str, Any] | None = None) -> CallView:
-    """The view of a call, with a loss's options in place of the call's own if given."""
-    return CallView(call.name, call.options if options is None else options, call.group, call, pipeline)
+def view(call: Call, pipeline: Pipeline, *, is_step: bool) -> CallView:
+    """The view of a call of the pipeline."""
+    return CallView(call.name, call.options, call.group, is_step, call, pipeline)

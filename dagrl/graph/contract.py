@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Needs = Literal["train", "rollout"]
 Split = Literal["row", "group", "batch", "minibatch"]
 Rows = Literal["same", "filter", "source"]
-Check = Callable[["CallView"], list[str]]
+#: What a check says against a call: a sentence, or a sentence and how to mend it.
+Refusal = str | tuple[str, str]
+Check = Callable[["CallView"], Sequence[Refusal]]
 #: Values that `dagrl check` uses: of options by name, and of a column one value for each row, repeated as needed.
 Examples = Mapping[str, Any]
 NO_EXAMPLES: Examples = MappingProxyType({})
@@ -116,6 +118,7 @@ class NodeContract:
     rows: Rows
     alias_of: str | None
     check: Check | None
+    before_run: Check | None = None
     examples: Examples = field(default_factory=dict[str, Any], compare=False)
 
     @property
@@ -140,3 +143,11 @@ class LossContract:
     options: tuple[Option, ...]
     check: Check | None
     examples: Examples = field(default_factory=dict[str, Any], compare=False)
+
+
+Contract = NodeContract | LossContract
+
+
+def kind_of(contract: Contract) -> Literal["node", "loss"]:
+    """Which of the two it declares."""
+    return "node" if isinstance(contract, NodeContract) else "loss"

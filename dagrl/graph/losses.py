@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from dagrl.errors import Location, Problem
 from dagrl.graph.contract import NO_EXAMPLES, Check, Examples, LossContract, Read
 from dagrl.graph.options import option_problems, with_defaults
-from dagrl.graph.signature import loss_contract
+from dagrl.graph.signature import loss_contract, require_parentheses
 from dagrl.graph.source import by_name, caller_location
 
 P = ParamSpec("P")
@@ -119,15 +119,18 @@ class Loss(Generic[P, R]):
         return by_name(self.function, self.contract.name) or (Loss, (self.function, self.contract))
 
 
-def loss(*, check: Check | None = None, examples: Examples = NO_EXAMPLES) -> Callable[[Callable[P, R]], Loss[P, R]]:
+def loss(
+    bare: None = None, /, *, check: Check | None = None, examples: Examples = NO_EXAMPLES
+) -> Callable[[Callable[P, R]], Loss[P, R]]:
     """Declare a loss: per-token losses [B, T] and Metrics from columns and the engine's ``new_...`` outputs.
 
     Masked places of the returned losses are never read; the engine averages and scales. ``check`` and ``examples``
-    are those of ``@node``.
+    are those of ``@node``, and so is ``bare``.
 
     Raises:
         ContractError: when the signature is no contract.
     """
+    require_parentheses("loss", bare, "write `@loss()`; options are keyword-only parameters of the function")
 
     def declare(function: Callable[P, R]) -> Loss[P, R]:
         return Loss(function, loss_contract(function, check=check, examples=examples))

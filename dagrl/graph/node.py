@@ -1,21 +1,25 @@
 """``@node``: a typed function that is a graph call inside a pipeline and a plain function outside."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from dagrl.errors import PipelineFileError, Problem
 from dagrl.graph.contract import NO_EXAMPLES, Check, Examples, Needs, NodeContract, Rows, Split
+from dagrl.graph.flags import NodeFlags
 from dagrl.graph.pipeline import Edge, active_pipeline
-from dagrl.graph.signature import node_contract
+from dagrl.graph.signature import node_contract, require_parentheses
 from dagrl.graph.source import by_name, caller_location
 from dagrl.graph.specs import WorkerGroup
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Contracts of all nodes declared in this process, for messages that name who writes a column.
-DECLARED: dict[str, NodeContract] = {}
+_FORMS = (
+    'write `@node(writes="rewards")` with the name of the one column that it returns, `@node()` where it returns a '
+    "NamedTuple of columns, only Metrics or nothing"
+)
 
 
 class Node(Generic[P, R]):
@@ -35,10 +39,21 @@ class Node(Generic[P, R]):
         pipeline = active_pipeline()
         if pipeline is not None:
             return pipeline.add_call(self, args, kwargs)
-        if any(isinstance(argument, Edge) for argument in (*args, *kwargs.values())):
-            what = f"`{self.contract.name}` was given an edge, but no pipeline is open here."
-            raise PipelineFileError([Problem(what, caller_location(), fix="move the call inside `with Pipeline(...)`")])
+        self._require_values((*args, *kwargs.values()))
+        try:
+            inspect.signature(self.function).bind(*args, **kwargs)
+        except TypeError as error:
+            hint = "no pipeline is open here, so this runs the function; move the call inside `with Pipeline(...)`"
+            raise TypeError(f"{self.contract.name}() {error}: {hint}") from None
         return self.function(*args, **kwargs)
+
+    def _require_values(self, arguments: tuple[Any, ...]) -> None:
+        """Refuse what only a call in a pipeline takes."""
+        for kind, called in ((Edge, "an edge"), (WorkerGroup, "a worker group")):
+            if any(isinstance(argument, kind) for argument in arguments):
+                what = f"`{self.contract.name}` was given {called}, but no pipeline is open here."
+                fix = "move the call inside `with Pipeline(...)`"
+                raise PipelineFileError([Problem(what, caller_location(), fix=fix)])
 
     def __repr__(self) -> str:
         return f"<node {self.contract.name}>"
@@ -48,6 +63,8 @@ class Node(Generic[P, R]):
 
 
 def node(
+    bare: None = None,
+    /,
     *,
     writes: str | None = None,
     needs: Needs | None = None,
@@ -56,9 +73,12 @@ def node(
     rows: Rows = "same",
     alias_of: str | None = None,
     check: Check | None = None,
+    before_run: Check | None = None,
     examples: Examples = NO_EXAMPLES,
 ) -> Callable[[Callable[P, R]], Node[P, R]]:
     """Declare a node; the function's signature is the rest of the contract.
+
+    The parentheses are always written; ``bare`` is what a forgotten pair would pass.
 
     Args:
         writes: name of the one written column; several are the fields of a returned NamedTuple.
@@ -67,26 +87,28 @@ def node(
         split: how rows may be cut over workers; "group" never cuts a group, "batch" never cuts at all.
         rows: "filter" returns one flag for each row, "source" reads rows at ``positions`` of the data.
         alias_of: the engine output that equals the written column when nothing lies between.
-        check: ``fn(call) -> list[str]``, refusals that become compile problems.
+        check: ``fn(call)`` -> refusals that become compile problems: sentences, or pairs of a sentence and its fix.
+        before_run: as ``check``, called once when a run begins, before a model is loaded; it may start processes, which
+            planning never does.
         examples: what `dagrl check` passes for options without a default, and as rows of columns of your own.
 
     Raises:
         ContractError: when the signature is no contract.
     """
+    require_parentheses("node", bare, _FORMS)
+    flags = NodeFlags(
+        writes=writes,
+        needs=needs,
+        mutates=mutates,
+        split=split,
+        rows=rows,
+        alias_of=alias_of,
+        check=check,
+        before_run=before_run,
+        examples=examples,
+    )
 
     def declare(function: Callable[P, R]) -> Node[P, R]:
-        contract = node_contract(
-            function,
-            writes=writes,
-            needs=needs,
-            mutates=mutates,
-            split=split,
-            rows=rows,
-            alias_of=alias_of,
-            check=check,
-            examples=examples,
-        )
-        DECLARED[contract.name] = contract
-        return Node(function, contract)
+        return Node(function, node_contract(function, flags))
 
     return declare

@@ -3,11 +3,12 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from math import isnan
 from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from dagrl.errors import Location, Problem
+from dagrl.errors import Location, Problem, with_article
 from dagrl.graph.annotations import split_optional
 from dagrl.graph.contract import REQUIRED, Option
 
@@ -35,14 +36,16 @@ def type_fault(value: Any, annotation: Any) -> str | None:
     """Why ``value`` is not of the annotated type, or None.
 
     A class of the user's or ours is checked by isinstance; builtins, unions and literals by pydantic, strictly.
-    A type that cannot be checked, such as a plain protocol, takes any value.
+    A type that cannot be checked, such as a plain protocol, takes any value. NaN is a value of no option.
     """
+    if isinstance(value, float) and isnan(value):
+        return "it is not a number"
     inner, optional = split_optional(annotation)
     if inner is Any or (optional and value is None):
         return None
     try:
         if isinstance(inner, type) and inner.__module__ != "builtins":
-            return None if isinstance(value, inner) else f"it should be a {inner.__name__}"
+            return None if isinstance(value, inner) else f"it should be {with_article(inner.__name__)}"
         _adapter(annotation).validate_python(value, strict=True)
     except (PydanticUserError, TypeError):
         return None

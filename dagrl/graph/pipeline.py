@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 
 from dagrl.data.columns import ColumnType
-from dagrl.errors import Location, PipelineFileError, Problem
+from dagrl.errors import Location, PipelineFileError, Problem, with_article
 from dagrl.graph.contract import NodeContract, Read
 from dagrl.graph.losses import LossTerms
 from dagrl.graph.options import did_you_mean, option_problems, type_fault, with_defaults
@@ -154,7 +154,8 @@ class Pipeline:
     """A graph of node calls, recorded inside ``with Pipeline("name") as step:``.
 
     The first pipeline that ``build`` returns is the step and runs ``steps`` times; one with ``every=k`` runs
-    before the first step, after every k steps and after the last, over its whole data.
+    before the first step, after every k steps and after the last, over its whole data. ``is_complete`` says that its
+    ``with`` block has ended without an error.
     """
 
     def __init__(self, name: str, *, steps: int | None = None, every: int | None = None) -> None:
@@ -163,6 +164,7 @@ class Pipeline:
         self.every = every
         self.at = caller_location()
         require_name("pipeline", name, self.at)
+        self.is_complete = False
         self.problems: list[Problem] = []
         self.graph: nx.DiGraph[str] = nx.DiGraph()
         self._token: Token[Pipeline | None] | None = None
@@ -193,7 +195,8 @@ class Pipeline:
         self._token = _ACTIVE.set(self)
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        self.is_complete = error is None
         if self._token is not None:
             _ACTIVE.reset(self._token)
             self._token = None
@@ -245,7 +248,8 @@ class Pipeline:
             if isinstance(argument, WorkerGroup):
                 groups.append(argument)
             elif not isinstance(argument, Edge):
-                what = f"`{contract.name}` was passed a {type(argument).__name__} inside pipeline `{self.name}`."
+                passed = with_article(type(argument).__name__)
+                what = f"`{contract.name}` was passed {passed} inside pipeline `{self.name}`."
                 self.report(what, at=at, fix="here a node takes edges and one worker group; options go by keyword")
             elif argument.pipeline is not self:
                 what = f"`{contract.name}` was passed an edge of pipeline `{argument.pipeline.name}`."
@@ -279,8 +283,7 @@ class Pipeline:
             return groups[0] if groups else None
         (group,) = groups
         if group.model.role is not role.protocol:
-            what = (
-                f"`{contract.name}` needs a {role.protocol.__name__}, `{group.name}` is a {group.model.role.__name__}."
-            )
+            wanted, got = with_article(role.protocol.__name__), with_article(group.model.role.__name__)
+            what = f"`{contract.name}` needs {wanted}, `{group.name}` is {got}."
             self.report(what, at=at, fix=f"bind `{contract.name}` to a group of that role")
         return group

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jaxtyping import Bool, Float32, Int64
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from dagrl.graph.losses import LossTerms
     from dagrl.ops.aggregate import AggMode
 
-Message = Mapping[str, str]
+#: One turn of a chat: `role` and `content` as text, and whatever else the chat template reads.
+Message = Mapping[str, Any]
 
 
 class LossColumns(Mapping[str, "Tensor"]):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dagrl.errors import Location, PipelineFileError, Problem
+from dagrl.errors import Location, PipelineFileError, Problem, with_article
 from dagrl.graph.roles import Policy
 from dagrl.graph.source import caller_location
 
@@ -27,7 +27,7 @@ def require_name(kind: str, name: Any, at: Location) -> None:
         PipelineFileError: when it is no string of letters, digits, `_`, `-` and `.`.
     """
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        what = f"a {kind} is named {name!r}."
+        what = f"{with_article(kind)} is named {name!r}."
         raise PipelineFileError([Problem(what, at, fix="use letters, digits, `_`, `-` and `.`, not first `-` or `.`")])
 
 

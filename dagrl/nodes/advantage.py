@@ -6,15 +6,18 @@ from torch import Tensor
 from dagrl.data.metrics import Mean, Metrics, Sum
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
 from dagrl.ops.advantages import group_statistics, grpo_advantages, rloo_advantages, spread_to_tokens
 
 
-def _needs_groups(call: CallView) -> list[str]:
+def _needs_groups(call: CallView) -> list[Refusal]:
     if call.options["allow_singletons"]:
         return []
     return [
-        f"`{source}` has n=1: a group of one has no baseline and every advantage would be 0; raise n, or say "
-        "`allow_singletons=True`"
+        (
+            f"`{source}` has n=1: a group of one has no baseline and every advantage would be 0",
+            "raise n, or say `allow_singletons=True`",
+        )
         for source, n in call.upstream_option("n")
         if n == 1
     ]
@@ -39,13 +42,11 @@ def grpo_advantage(
     return spread_to_tokens(per_row, response_mask), _group_metrics(rewards, group_ids)
 
 
-def _no_std(call: CallView) -> list[str]:
+def _no_std(call: CallView) -> list[Refusal]:
     refusals = _needs_groups(call)
     if call.options["normalize_by_std"]:
-        refusals.append(
-            "`normalize_by_std=True` divides a leave-one-out advantage by a spread that the row itself is part of; "
-            "drop it, or use `grpo_advantage`"
-        )
+        what = "`normalize_by_std=True` divides a leave-one-out advantage by a spread that the row itself is part of"
+        refusals.append((what, "drop it, or use `grpo_advantage`"))
     return refusals
 
 

@@ -8,12 +8,13 @@ from dagrl.data.columns import Objects
 from dagrl.data.metrics import Metrics, Sum
 from dagrl.graph import Policy, node
 from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message
 
 
-def _sane_limit(call: CallView) -> list[str]:
+def _sane_limit(call: CallView) -> list[Refusal]:
     limit = call.options["max_prompt_tokens"]
-    return [f"`max_prompt_tokens` is {limit}: it must be at least 1"] if limit < 1 else []
+    return [(f"`max_prompt_tokens` is {limit}", "it must be at least 1")] if limit < 1 else []
 
 
 @node(needs="rollout", rows="filter", check=_sane_limit)

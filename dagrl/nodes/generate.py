@@ -12,6 +12,7 @@ from dagrl.data.columns import Objects
 from dagrl.errors import ConfigError, Problem
 from dagrl.graph import Policy, node
 from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message, Sampling
 from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left
 
@@ -39,17 +40,18 @@ class Rollout(NamedTuple):
     response_text: Objects[str] | None
 
 
-def _sane_sampling(call: CallView) -> list[str]:
-    refusals: list[str] = []
+def _sane_sampling(call: CallView) -> list[Refusal]:
+    refusals: list[Refusal] = []
     if call.options["max_new_tokens"] < 1:
-        refusals.append(f"`max_new_tokens` is {call.options['max_new_tokens']}: it must be at least 1")
+        refusals.append((f"`max_new_tokens` is {call.options['max_new_tokens']}", "it must be at least 1"))
     if not 0 <= call.options["temperature"] < inf:
-        refusals.append(f"`temperature` is {call.options['temperature']}: it must be 0 (greedy) or more, and finite")
+        temperature = call.options["temperature"]
+        refusals.append((f"`temperature` is {temperature}", "it must be 0 (greedy) or more, and finite"))
     limit, policy = call.options["max_prompt_tokens"], call.options["overlong_prompts"]
     if limit is not None and limit < 1:
-        refusals.append(f"`max_prompt_tokens` is {limit}: it must be at least 1, or None for no limit")
+        refusals.append((f"`max_prompt_tokens` is {limit}", "it must be at least 1, or None for no limit"))
     if limit is None and policy != "error":
-        refusals.append(f"`overlong_prompts` is {policy!r} without a limit: give `max_prompt_tokens`")
+        refusals.append((f"`overlong_prompts` is {policy!r} without a limit", "give `max_prompt_tokens`"))
     return refusals
 
 

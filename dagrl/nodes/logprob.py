@@ -5,19 +5,26 @@ from torch import Tensor
 
 from dagrl.graph import Policy, node
 from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import TokenBatch
 
 
-def needs_sampling(call: CallView) -> list[str]:
+def needs_sampling(call: CallView) -> list[Refusal]:
     """Refuse log-probs of greedy responses: at temperature 0 there is no distribution to take a ratio in."""
     return [
-        f"`{source}` has temperature=0: ratios and KL need sampled responses; sample at a temperature above 0"
+        (f"`{source}` has temperature=0: ratios and KL need sampled responses", "sample at a temperature above 0")
         for source, temperature in call.upstream_option("temperature")
         if temperature == 0
     ]
 
 
-@node(writes="old_logprobs", alias_of="new_logprobs", check=needs_sampling)
+def _scorable(call: CallView) -> list[Refusal]:
+    size = call.options["micro_batch_size"]
+    too_small: list[Refusal] = [(f"`micro_batch_size` is {size}", "it must be at least 0")] if size < 0 else []
+    return [*needs_sampling(call), *too_small]
+
+
+@node(writes="old_logprobs", alias_of="new_logprobs", check=_scorable)
 def old_logprob(
     actor: Policy,
     input_ids: Int64[Tensor, "B S"],
@@ -37,7 +44,7 @@ def old_logprob(
     return actor.compute_logprobs(tokens, micro_batch_size=micro_batch_size).logprobs
 
 
-@node(writes="ref_logprobs", check=needs_sampling)
+@node(writes="ref_logprobs", check=_scorable)
 def ref_logprob(
     ref: Policy,
     input_ids: Int64[Tensor, "B S"],

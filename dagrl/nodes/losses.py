@@ -9,20 +9,21 @@ from torch import Tensor
 from dagrl.data.metrics import Metrics
 from dagrl.graph import loss
 from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
 from dagrl.ops.kl import kl_estimate
 from dagrl.ops.masks import mean_metric
 from dagrl.ops.policy_loss import gspo_loss, ppo_clip_loss
 
 
-def _sane_clip(call: CallView) -> list[str]:
-    refusals: list[str] = []
+def _sane_clip(call: CallView) -> list[Refusal]:
+    refusals: list[Refusal] = []
     eps, eps_high, dual_clip = call.options["eps"], call.options["eps_high"], call.options["dual_clip"]
     if not 0 < eps < 1:
-        refusals.append(f"`eps` is {eps}: the clip range must lie between 0 and 1")
+        refusals.append((f"`eps` is {eps}", "the clip range must lie between 0 and 1"))
     if eps_high is not None and not 0 < eps_high < inf:
-        refusals.append(f"`eps_high` is {eps_high}: it must be above 0, or None for `eps`")
+        refusals.append((f"`eps_high` is {eps_high}", "it must be above 0, or None for `eps`"))
     if dual_clip is not None and not 1 < dual_clip < inf:
-        refusals.append(f"`dual_clip` is {dual_clip}: it must be above 1")
+        refusals.append((f"`dual_clip` is {dual_clip}", "it must be above 1"))
     return refusals
 
 
@@ -48,9 +49,12 @@ def ppo_clip(
     return losses, _clip_metrics(losses, clipped, new_logprobs, old_logprobs, response_mask)
 
 
-def _sane_sequence_clip(call: CallView) -> list[str]:
+def _sane_sequence_clip(call: CallView) -> list[Refusal]:
     return [
-        f"`{name}` is {call.options[name]}: the clip range must lie between 0 and 1 (the paper's are 3e-4 and 4e-4)"
+        (
+            f"`{name}` is {call.options[name]}",
+            "the clip range must lie between 0 and 1 (the paper's are 3e-4 and 4e-4)",
+        )
         for name in ("eps", "eps_high")
         if not 0 < call.options[name] < 1
     ]

@@ -7,10 +7,11 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from dagrl.data.columns import Objects
-from dagrl.data.rows import PromptRows, open_rows
-from dagrl.errors import UserError
+from dagrl.data.rows import PromptRows, open_rows, read_rows
+from dagrl.errors import UserError, counted
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message
 
 
@@ -23,25 +24,36 @@ class Prompts(NamedTuple):
     row_fields: Objects[Mapping[str, Any]] | None
 
 
-def _readable(call: CallView) -> list[str]:
+def _readable(call: CallView) -> list[Refusal]:
     options = call.options
-    refusals = [
-        f"`{name}` is {options[name]}: it must be at least 1" for name in ("batch_size", "n") if options[name] < 1
+    refusals: list[Refusal] = [
+        (f"`{name}` is {options[name]}", "it must be at least 1") for name in ("batch_size", "n") if options[name] < 1
     ]
     try:
         rows = open_rows(options["data"], options["split"], options["test_share"])
-        refusals += _unanswered(call, rows)
     except UserError as error:
-        refusals += [f"{problem.what.rstrip('.')}: {problem.fix}" for problem in error.problems]
-    return refusals
+        return [
+            *refusals,
+            *((problem.what, problem.fix) if problem.fix else problem.what for problem in error.problems),
+        ]
+    return [*refusals, *_too_few(call, rows), *_unanswered(call, rows)]
 
 
-def _unanswered(call: CallView, rows: PromptRows) -> list[str]:
+def _too_few(call: CallView, rows: PromptRows) -> list[Refusal]:
+    """Refuse a batch that training data cannot fill; an evaluation takes what there is."""
+    size = call.options["batch_size"]
+    if not call.is_step or len(rows) >= size:
+        return []
+    found = f"`{call.options['data']}` has {counted(len(rows), 'row')} in the split `{call.options['split']}`"
+    return [(f"{found}, fewer than batch_size={size}", "lower `batch_size` or give more data")]
+
+
+def _unanswered(call: CallView, rows: PromptRows) -> list[Refusal]:
     """Refuse rows without an answer where somebody reads it; a reward may well do without."""
     readers = call.readers("answers")
     if rows.unanswered is None or not readers:
         return []
-    return [f"{rows.unanswered}, and `{readers[0]}` reads `answers`: add the answer, or drop the row"]
+    return [(f"{rows.unanswered}, and `{readers[0]}` reads `answers`", "add the answer, or drop the row")]
 
 
 @node(rows="source", check=_readable)
@@ -62,10 +74,12 @@ def prompts(
 
     The run draws ``batch_size`` positions a step from a seeded order of the split and repeats each n times;
     an evaluation walks the whole split in order, ``batch_size`` prompts at a time.
+
+    Raises:
+        DataChangedError: where the file is not what it was when the run was planned.
     """
-    rows = open_rows(data, split, test_share)
     unique, inverse = positions.unique(return_inverse=True)
-    read = [rows[position] for position in unique.tolist()]
+    read = read_rows(data, split, test_share, unique.tolist())
     chosen = [read[place] for place in inverse.tolist()]
     return Prompts(
         messages=[row.messages for row in chosen],

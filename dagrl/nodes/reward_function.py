@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import islice
-from math import isfinite, isnan
-from typing import Any, Literal, NamedTuple
+from math import floor, isfinite, isnan
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float32
@@ -15,17 +16,25 @@ from torch import Tensor
 
 from dagrl.data.columns import Objects
 from dagrl.data.metrics import Mean, Metrics, Sum
+from dagrl.data.rows import rows_in_use
 from dagrl.errors import NodeError
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
 from dagrl.graph.roles import Message
 from dagrl.rewards.errors import RewardProcessError, RewardReferenceError
-from dagrl.rewards.reference import Found, find_function
+from dagrl.rewards.reference import find_function
 from dagrl.rewards.scores import SCORE, RowFailure, Scores
-from dagrl.rewards.shapes import COLUMNS, Columns, detect_shape, shape_fault
+from dagrl.rewards.shapes import COLUMNS, Columns, Parameters, detect_shape, field_names, needed_fields, shape_fault
+
+if TYPE_CHECKING:
+    from dagrl.rewards.loading import Loaded, Source
+    from dagrl.rewards.pool import RewardPool
 
 _LOG = logging.getLogger(__name__)
 _SHOWN, _MAX_KEYS = 3, 32
+_NUMBERS, _LARGEST = (float, bool, int), sys.float_info.max
+#: Rows of the data that are searched for a field; the first has it as a rule.
+_ROWS_LOOKED_AT = 1000
 _Choice = Literal["auto", "columns", "verl", "trl"]
 
 
@@ -49,20 +58,65 @@ def _callable(call: CallView) -> list[str]:
         limits.append(("processes", f"a number of processes, or 0 for one each core, got {options['processes']}"))
     refusals = [f"`{name}` is {wanted}" for name, wanted in limits]
     try:
-        found = find_function(options["function"])
+        parameters = find_function(options["function"]).parameters
     except RewardReferenceError as error:
         return [*refusals, f"`function`: {error}"]
-    fault = _shape_fault(found, options["shape"], frozenset(COLUMNS) & call.columns())
+    fault = None if parameters is None else _shape_fault(call, parameters)
     return [*refusals, f"`function` is {options['function']!r}: {fault}"] if fault else refusals
 
 
-def _shape_fault(found: Found, shape: _Choice, present: frozenset[str]) -> str | None:
-    if found.parameters is None:
+def _loadable(call: CallView) -> list[str]:
+    """Load the function where it will run, which can take its time and fail in every way that code can."""
+    fault = _load_fault(call)
+    if fault is None:
+        return []
+    from dagrl.rewards.pool import close_pools
+
+    close_pools()  # there will be no run that ends and closes them
+    return [f"`function` is {call.options['function']!r}: {fault}"]
+
+
+def _load_fault(call: CallView) -> str | None:
+    options = call.options
+    try:
+        pool, source, loaded = _load(options["function"], options["processes"], options["load_time_limit"])
+    except (RewardProcessError, RewardReferenceError) as error:
+        return str(error)
+    pool.fields[source] = _data_fields(call, loaded.parameters) or frozenset()
+    return _shape_fault(call, loaded.parameters)
+
+
+def _shape_fault(call: CallView, parameters: Parameters) -> str | None:
+    choice: _Choice = call.options["shape"]
+    shape = detect_shape(parameters) if choice == "auto" else choice
+    fields = _data_fields(call, parameters) if shape == "trl" else None
+    return shape_fault(parameters, shape, _present(call), fields)
+
+
+def _present(call: CallView) -> frozenset[str]:
+    return frozenset(COLUMNS) & call.columns()
+
+
+def _data_fields(call: CallView, parameters: Parameters) -> frozenset[str] | None:
+    """The names of the fields of the data rows, as far as it takes to find those that a function of TRL's shape needs.
+
+    None where the rows come from elsewhere than a source of data.
+    """
+    sources = [one.options for one in call.upstream() if {"data", "split"} <= set(one.options)]
+    if "row_fields" not in call.columns() or not sources:
         return None
-    return shape_fault(found.parameters, detect_shape(found.parameters) if shape == "auto" else shape, present)
+    needed = needed_fields(parameters, _present(call))
+    names: set[str] = set()
+    for options in sources:
+        rows = rows_in_use(options["data"], options["split"], options.get("test_share", 0.0))
+        for number in range(min(len(rows), _ROWS_LOOKED_AT)):
+            names.update(rows[number].fields)
+            if needed <= names:
+                break
+    return frozenset(names)
 
 
-@node(check=_callable, examples={"function": "dagrl.rewards.example:same_text"})
+@node(check=_callable, before_run=_loadable, examples={"function": "dagrl.rewards.example:same_text"})
 def reward_function(
     messages: Objects[list[Message]],
     response_text: Objects[str],
@@ -100,24 +154,21 @@ def reward_function(
     if num_rows == 0:
         scores = Scores.unscored(0)
     else:
-        allowed = int(max_failed_share * num_rows)
+        allowed = floor(max_failed_share * num_rows + 1e-9)  # 0.29 of 100 rows are 29
         scores = _score(function, shape, columns, (time_limit, load_time_limit, max(allowed, _SHOWN - 1)), processes)
-        _tell(function, scores, num_rows, columns, ends=len(scores.failures) > allowed, share=max_failed_share)
+        _tell(function, scores, num_rows, columns, allowed, max_failed_share)
     rewards = torch.tensor(scores.values, dtype=torch.float32)
     details = [scores.details.get(row) for row in range(num_rows)]
     return FunctionRewards(rewards, details), _metrics(scores)
 
 
 def _score(function: str, shape: _Choice, columns: Columns, limits: tuple[float, float, int], processes: int) -> Scores:
-    from dagrl.rewards.pool import open_pool  # loads pebble, which planning needs not
-    from dagrl.rewards.scoring import Limits, Scoring, load_function
+    from dagrl.rewards.scoring import Limits, Scoring
 
     try:
-        source = find_function(function).source
-        pool = open_pool(processes)
-        loaded = load_function(pool, source, limits[1])
+        pool, source, loaded = _load(function, processes, limits[1])
         chosen = detect_shape(loaded.parameters) if shape == "auto" else shape
-        fault = shape_fault(loaded.parameters, chosen, frozenset(columns))
+        fault = shape_fault(loaded.parameters, chosen, frozenset(columns), _seen_fields(pool, source, loaded, columns))
         if fault is not None or chosen is None:
             raise RewardProcessError(f"{fault}")
         return Scoring(pool, source, chosen, loaded, columns, Limits(*limits)).run()
@@ -125,7 +176,24 @@ def _score(function: str, shape: _Choice, columns: Columns, limits: tuple[float,
         raise NodeError(f"the reward function `{function}` cannot be used: {error}") from error
 
 
-def _tell(function: str, scores: Scores, num_rows: int, columns: Columns, *, ends: bool, share: float) -> None:
+def _seen_fields(pool: RewardPool, source: Source, loaded: Loaded, columns: Columns) -> frozenset[str]:
+    """The names that rows of the data have, in this step or before: not every row needs to have them all."""
+    seen = pool.fields.get(source, frozenset())
+    if "row_fields" in columns and not needed_fields(loaded.parameters, frozenset(columns)) <= seen:
+        pool.fields[source] = seen = seen | field_names(columns["row_fields"])
+    return seen
+
+
+def _load(function: str, processes: int, load_limit: float) -> tuple[RewardPool, Source, Loaded]:
+    from dagrl.rewards.pool import open_pool
+    from dagrl.rewards.scoring import load_function
+
+    pool = open_pool(processes)
+    source = pool.find(function)
+    return pool, source, load_function(pool, source, load_limit)
+
+
+def _tell(function: str, scores: Scores, num_rows: int, columns: Columns, allowed: int, share: float) -> None:
     """Log a sample of the failures and of what was printed, or end the run with it."""
     if scores.printed:
         _LOG.info("reward function `%s` printed: %s", function, scores.printed)
@@ -134,10 +202,24 @@ def _tell(function: str, scores: Scores, num_rows: int, columns: Columns, *, end
     if not scores.failures:
         return
     shown = "".join(_sample(failure, columns) for failure in scores.failures[:_SHOWN])
-    what = f"the reward function `{function}` failed on {len(scores.failures)} of {num_rows} rows"
-    if ends:
-        raise NodeError(f"{what}, more than max_failed_share={share:g} allows. Some of them:{shown}")
-    _LOG.warning("%s, which are left out:%s", what, shown)
+    what, limit = f"the reward function `{function}` failed on", f"max_failed_share={share:g} allows {allowed}"
+    failed, done = len(scores.failures), _num_done(scores)
+    if failed <= allowed:
+        _LOG.warning(
+            "%s %d of the %d rows of this step, which are left out (%s):%s", what, failed, num_rows, limit, shown
+        )
+    elif done == num_rows:
+        raise NodeError(f"{what} {failed} of the {num_rows} rows of this step, and {limit}. Some of them:{shown}")
+    else:
+        raise NodeError(
+            f"{what} {failed} of the first {done} rows to be scored of the {num_rows} of this step, and {limit}; the "
+            f"rest was not scored. Some of them:{shown}"
+        )
+
+
+def _num_done(scores: Scores) -> int:
+    """How many rows have a score, none by choice, or have failed."""
+    return sum(not isnan(value) for value in scores.values) + len(scores.failures) + len(scores.declined)
 
 
 def _sample(failure: RowFailure, columns: Columns) -> str:
@@ -151,14 +233,14 @@ def _sample(failure: RowFailure, columns: Columns) -> str:
 
 def _metrics(scores: Scores) -> Metrics:
     """Counts of unscored rows, and the mean of each number beside the score in dict results."""
-    sums: dict[str, float] = {}
-    counts: Counter[str] = Counter()
+    numbers: defaultdict[str, list[float]] = defaultdict(list)
     for details in scores.details.values():
         for key, value in details.items():
-            if key != SCORE and isinstance(value, int | float) and not isnan(value):
-                sums[key] = sums.get(key, 0.0) + value
-                counts[key] += 1
-    named = {f"reward/score/{key}": Mean(total, float(counts[key])) for key, total in islice(sums.items(), _MAX_KEYS)}
+            # Neither NaN, infinity nor an integer beyond every float is within.
+            if type(value) in _NUMBERS and key != SCORE and -_LARGEST <= value <= _LARGEST:
+                numbers[key].append(value)
+    shown = islice(numbers.items(), _MAX_KEYS)
+    named = {f"reward/score/{key}": Mean(float(sum(values)), float(len(values))) for key, values in shown}
     return Metrics(
         {
             "reward/failed_rows": Sum(float(len(scores.failures))),

@@ -9,18 +9,22 @@ from torch import Tensor
 from dagrl.data.columns import Objects
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
 
 
-def _sane_lengths(call: CallView) -> list[str]:
+def _sane_lengths(call: CallView) -> list[Refusal]:
     max_length, buffer, penalty = (call.options[name] for name in ("max_length", "buffer", "penalty"))
-    refusals: list[str] = []
+    refusals: list[Refusal] = []
     if not 1 <= buffer <= max_length:
-        refusals.append(f"`buffer` is {buffer}: it must lie between 1 and `max_length`, which is {max_length}")
+        refusals.append((f"`buffer` is {buffer}", f"it must lie between 1 and `max_length`, which is {max_length}"))
     if penalty < 0:
-        refusals.append(f"`penalty` is {penalty}: it is subtracted, so it must be 0 or more")
+        refusals.append((f"`penalty` is {penalty}", "it is subtracted, so it must be 0 or more"))
     refusals += [
-        f"no response of `{source}` is ever punished: it ends at max_new_tokens={limit}, and the penalty begins above "
-        f"max_length - buffer = {max_length - buffer}"
+        (
+            f"no response of `{source}` is ever punished: it ends at max_new_tokens={limit}, and the penalty begins "
+            f"above max_length - buffer = {max_length - buffer}",
+            "lower `max_length`, or raise `buffer` or `max_new_tokens`",
+        )
         for source, limit in call.upstream_option("max_new_tokens")
         if limit <= max_length - buffer
     ]
@@ -45,12 +49,14 @@ def length_penalty(
     return rewards - penalty * over.clamp(0.0, 1.0)
 
 
-def _sane_pattern(call: CallView) -> list[str]:
+def _sane_pattern(call: CallView) -> list[Refusal]:
     pattern = call.options["pattern"]
     try:
         re.compile(pattern)
     except re.error as error:
-        return [f"`pattern` {pattern!r} is no regular expression: {error}"]
+        return [
+            (f"`pattern` {pattern!r} is no regular expression: {error}", "mend it; `re.escape` quotes a plain text")
+        ]
     return []
 
 

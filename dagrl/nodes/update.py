@@ -8,23 +8,25 @@ from torch import Tensor
 from dagrl.data.metrics import Metrics
 from dagrl.graph import LossColumns, LossTerms, Policy, node
 from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import TokenBatch, UpdatePlan
 from dagrl.nodes.logprob import needs_sampling
 from dagrl.ops.aggregate import AggMode
 
 
-def _trainable(call: CallView) -> list[str]:
-    refusals = needs_sampling(call)
+def _trainable(call: CallView) -> list[Refusal]:
+    refusals: list[Refusal] = [*needs_sampling(call)]
     group, options = call.group, call.options
     if group is not None and group.model.optimizer is None:
-        refusals.append(f"it trains `{group.name}`, whose policy is frozen: give it `optimizer=adamw(lr=...)`")
+        refusals.append((f"it trains `{group.name}`, whose policy is frozen", "give it `optimizer=adamw(lr=...)`"))
     for name, least in (("mini_batch_size", 0), ("micro_batch_size", 0), ("epochs", 1)):
         if options[name] < least:
-            refusals.append(f"`{name}` is {options[name]}: it must be at least {least}")
+            refusals.append((f"`{name}` is {options[name]}", f"it must be at least {least}"))
     if options["norm_length"] is not None and options["norm_length"] < 1:
-        refusals.append(f"`norm_length` is {options['norm_length']}: it must be at least 1")
+        refusals.append((f"`norm_length` is {options['norm_length']}", "it must be at least 1"))
     if (options["loss_agg_mode"] == "seq-mean-token-sum-norm") != (options["norm_length"] is not None):
-        refusals.append("`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it")
+        what = "`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it"
+        refusals.append((what, "give both or neither"))
     return refusals
 
 

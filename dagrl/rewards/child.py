@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
-import signal
+import pickle
+import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from dagrl.rewards.board import Board
-from dagrl.rewards.guard import Printed, after_call, captured, stand_alone
+from dagrl.rewards.frames import read_frame, write_frame
+from dagrl.rewards.guard import Printed, after_call, after_calls, captured, stand_alone
 from dagrl.rewards.loading import Loaded, Source, import_function, is_async, read_parameters, told
 from dagrl.rewards.scores import RowFailure, Scores, as_list
-from dagrl.rewards.shapes import Shape, list_arguments, row_arguments, taken
+from dagrl.rewards.shapes import Shape
 
 #: Into how many parts rows that fail together are split.
 WAYS = 8
@@ -26,14 +31,20 @@ _FINISHED = (float, int, bool, dict, list)
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows to score: whole columns of them, and how to call the function."""
+    """Rows to score: the function's arguments, each as a list of one value for each row."""
 
-    serial: int
     source: Source
     shape: Shape
     num_rows: int
-    columns: dict[str, list[Any]]
+    arguments: dict[str, list[Any]]
     time_limit: float
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """The answer to a task that could not be read: what loading it raised."""
+
+    fault: str
 
 
 class _State:
@@ -53,11 +64,28 @@ class _State:
 _state: _State | None = None
 
 
-def start(cells: Any) -> None:
-    """Begin the child's life."""
+def work(tasks: int, board: int) -> None:
+    """A reward process' life: begin with the run's paths, then answer one task after the other until there are none."""
     global _state
     stand_alone()
-    _state = _State(Board(cells))
+    _state = _State(Board(board))
+    os.close(board)
+    stream = socket.socket(fileno=tasks)
+    first = read_frame(stream)
+    if first is not None:
+        sys.path[:], folder, sys.argv[:] = pickle.loads(first)
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+    while (message := read_frame(stream)) is not None:
+        write_frame(stream, _answer(message))
+
+
+def _answer(message: bytes) -> bytes:
+    try:
+        function, serial, task = pickle.loads(message)
+    except Exception as error:  # noqa: BLE001 - loading an object of the user's own class may raise anything
+        return pickle.dumps(Unreadable(": ".join(filter(None, told(error, "")))))
+    return pickle.dumps(function(serial, task))
 
 
 def state() -> _State:
@@ -74,32 +102,31 @@ def load(serial: int, source: Source) -> Loaded:
             function = _function(serial, source)
             return Loaded(read_parameters(function), is_async(function))
         except BaseException as error:  # noqa: BLE001 - importing a user's file can raise anything, SystemExit too
-            return Loaded(fault=": ".join(filter(None, told(error, source.file))))
+            return Loaded(fault=", at ".join(filter(None, told(error, source.file))))
 
 
-def score_chunk(chunk: Chunk) -> Scores:
+def score_chunk(serial: int, chunk: Chunk) -> Scores:
     """Score the rows; whatever an ordinary function does, this returns."""
     with captured() as printed:
-        function = _function(chunk.serial, chunk.source)
+        function = _function(serial, chunk.source)
         started = time.perf_counter()
-        scoring = _Scoring(chunk, function, printed)
+        scoring = _Scoring(serial, chunk, function, printed)
         scoring.run()
+        after_calls(scoring.pid)
         scoring.scores.seconds = time.perf_counter() - started
         scoring.scores.printed = printed.take()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return scoring.scores
 
 
 class _Scoring:
     """The calls of one chunk."""
 
-    def __init__(self, chunk: Chunk, function: Callable[..., Any], printed: Printed) -> None:
+    def __init__(self, serial: int, chunk: Chunk, function: Callable[..., Any], printed: Printed) -> None:
         self.chunk = chunk
         self.function = function
-        self.parameters = read_parameters(function)
         self.scores = Scores.unscored(chunk.num_rows)
         self.printed = printed
-        self._board, self._pid = state().board, os.getpid()
+        self._serial, self._board, self.pid = serial, state().board, os.getpid()
 
     def run(self) -> None:
         if self.chunk.shape != "verl":
@@ -107,34 +134,39 @@ class _Scoring:
         elif is_async(self.function):
             self._score_together()
         else:
-            for row in range(self.chunk.num_rows):
-                self._score_row(row)
+            self._score_rows()
 
-    def _score_row(self, row: int) -> None:
-        board, serial = self._board, self.chunk.serial
-        board.enter(serial, row, 1)
-        try:
-            result = self._call(taken(self.parameters, row_arguments(self.chunk.columns, row)))
-            self._keep(row, result)
-        except BaseException as error:  # noqa: BLE001 - a row may raise anything, SystemExit too
-            after_call(self._pid)
-            self._fail(row, error)
-        board.leave(serial)
+    def _score_rows(self) -> None:
+        """Row after row; what is done for each costs more than a simple function itself, so it is little."""
+        begin, call, keep = self._board.next_row, self._call, self.scores.keep
+        self._board.enter(self._serial, 0, 1)
+        for row, arguments in enumerate(self._rows()):
+            begin(row)
+            try:
+                keep(row, call(arguments))
+            except BaseException as error:  # noqa: BLE001 - a row may raise anything, SystemExit too
+                after_call()
+                self._fail(row, error)
+        self._board.leave()
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The arguments of each row."""
+        names = tuple(self.chunk.arguments)
+        rows = zip(*self.chunk.arguments.values(), strict=True) if names else repeat((), self.chunk.num_rows)
+        return map(dict, map(zip, repeat(names), rows))  # pyright: ignore[reportReturnType] - pairs of name and value
 
     def _score_list(self, first: int, count: int) -> None:
-        board, serial = self._board, self.chunk.serial
-        board.enter(serial, first, count)
+        board = self._board
+        board.enter(self._serial, first, count)
         try:
-            arguments = list_arguments(
-                self.parameters, self.chunk.shape, self.chunk.columns, slice(first, first + count)
-            )
+            arguments = {name: values[first : first + count] for name, values in self.chunk.arguments.items()}
             results = as_list(self._call(arguments), count)
             for row, result in enumerate(results, first):
                 self._keep_listed(row, result)
         except BaseException as error:  # noqa: BLE001 - a row may raise anything, SystemExit too
-            after_call(self._pid)
+            after_call()
             self._split_list(first, count, error)
-        board.leave(serial)
+        board.leave()
 
     def _keep_listed(self, row: int, result: Any) -> None:
         try:
@@ -155,25 +187,22 @@ class _Scoring:
 
     def _score_together(self) -> None:
         """The rows of an async function on one row, all at once; each is given up at the limit."""
-        board, serial = self._board, self.chunk.serial
-        board.enter(serial, 0, self.chunk.num_rows)
+        self._board.enter(self._serial, 0, self.chunk.num_rows)
         state().run(self._gather())
-        after_call(self._pid)
-        board.leave(serial)
+        after_call()
+        self._board.leave()
 
     async def _gather(self) -> None:
-        await asyncio.gather(*(self._await_row(row) for row in range(self.chunk.num_rows)))
+        await asyncio.gather(*(self._await_row(row, arguments) for row, arguments in enumerate(self._rows())))
 
-    async def _await_row(self, row: int) -> None:
-        arguments = taken(self.parameters, row_arguments(self.chunk.columns, row))
+    async def _await_row(self, row: int, arguments: dict[str, Any]) -> None:
         limit = asyncio.timeout(self.chunk.time_limit)
         try:
             async with limit:
                 result = await _result(self.function(**arguments))
             self._keep(row, result)
         except BaseException as error:  # noqa: BLE001 - a row may raise anything, SystemExit too
-            if os.getpid() != self._pid:
-                os._exit(0)
+            after_call()
             if isinstance(error, TimeoutError) and limit.expired():
                 self.scores.failures.append(RowFailure(row, timed_out(self.chunk.time_limit)))
             else:
@@ -183,7 +212,7 @@ class _Scoring:
         returned = self.function(**arguments)
         if type(returned) not in _FINISHED and inspect.isawaitable(returned):
             returned = state().run(returned)
-        after_call(self._pid)
+        after_call()
         return returned
 
     def _keep(self, row: int, result: Any) -> None:
@@ -216,6 +245,6 @@ def _function(serial: int, source: Source) -> Callable[..., Any]:
         pid = os.getpid()
         board.enter(serial, 0, 0)
         functions[key] = import_function(source)
-        after_call(pid)
-        board.leave(serial)
+        after_calls(pid)
+        board.leave()
     return functions[key]

@@ -1,59 +1,74 @@
-"""What a child does to itself so that no function it runs can outlive it, fill a terminal or leave an alarm ticking."""
+"""What a child does so that no function it runs can fill a terminal, run on twice or leave an alarm ticking."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import io
-import multiprocessing
 import os
 import signal
 import sys
-import threading
-from collections.abc import Generator
-from multiprocessing import connection, forkserver
+from collections.abc import Callable, Generator
+from typing import ParamSpec, TypeVar
 
-_PR_SET_PDEATHSIG = 1
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _KEPT = 2000
 
 
 def stand_alone() -> None:
-    """Lead a process group of one's own, die with the parent, be killed by SIGTERM at once, write to no terminal."""
+    """Lead a process group of one's own, ignore Ctrl-C, write to no terminal."""
     os.setsid()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    _die_with_parent()
+    os.close(null)
+    note_forks_and_alarms()
 
 
-def _die_with_parent() -> None:
-    """Two ways, either of which may fail: a thread ends the group; on Linux the kernel kills a child that is stuck.
+class _Noted:
+    """What calls did that needs undoing: asking the kernel after each row costs more than a simple function."""
 
-    The fork server waits for every holder of its `alive` pipe, this child too, unless the child lets go of it.
-    """
-    alive = forkserver._forkserver._forkserver_alive_fd  # pyright: ignore
-    if alive is not None:
-        os.close(alive)
-        forkserver._forkserver._forkserver_alive_fd = None  # pyright: ignore
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_end_group_with_parent, daemon=True).start()
+    is_copy = False
+    has_alarm = False
 
 
-def _end_group_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os.killpg(0, signal.SIGKILL)
+def note_forks_and_alarms() -> None:
+    """Have `after_call` know of forks and alarms; those made past Python's own functions wait for `after_calls`."""
+    os.register_at_fork(after_in_child=lambda: setattr(_Noted, "is_copy", True))
+    signal.alarm, signal.setitimer = _noting(signal.alarm), _noting(signal.setitimer)
 
 
-def after_call(pid: int) -> None:
+def _noting(function: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(function)
+    def noting(*args: P.args, **kwargs: P.kwargs) -> R:
+        _Noted.has_alarm = True
+        return function(*args, **kwargs)
+
+    return noting
+
+
+def after_call() -> None:
     """End a copy of this process that the call forked and let run on; disarm an alarm that the call left."""
+    if _Noted.is_copy:
+        os._exit(0)
+    if _Noted.has_alarm:
+        _disarm()
+
+
+def after_calls(pid: int) -> None:
+    """As `after_call`, by what the kernel says; ``pid`` is that of the process before the calls."""
     if os.getpid() != pid:
         os._exit(0)
+    _disarm()
+
+
+def _disarm() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
+    _Noted.has_alarm = False
 
 
 class Printed(io.RawIOBase):

@@ -41,7 +41,11 @@ class Loaded:
 def import_function(source: Source) -> Callable[..., Any]:
     """The function, its module imported."""
     module = _named_module(source.module, source.paths) if source.module else _file_module(source.file)
-    return getattr(module, source.name)
+    function = vars(module).get(source.name) or getattr(module, source.name, None)
+    if not callable(function):
+        what = "has no" if function is None else f"has `{type(function).__name__}`, not a function, as"
+        raise BadResult(f"`{source.module or source.file}` {what} `{source.name}` once it is imported")
+    return function
 
 
 def read_parameters(function: Callable[..., Any]) -> Parameters:
@@ -53,6 +57,7 @@ def read_parameters(function: Callable[..., Any]) -> Parameters:
         required=frozenset(one.name for one in named if one.default is one.empty),
         takes_any=any(one.kind is one.VAR_KEYWORD for one in parameters),
         positional_only=any(one.kind is one.POSITIONAL_ONLY for one in parameters),
+        takes_many=any(one.kind is one.VAR_POSITIONAL for one in parameters),
     )
 
 

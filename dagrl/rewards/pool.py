@@ -1,57 +1,96 @@
-"""The pool of killable processes: pebble starts, feeds and replaces them; this starts it late and ends it whole."""
+"""The pool of killable processes: starts one when there is work for it, replaces it when it dies, ends all of them."""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import signal
+import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from itertools import count
 from typing import Any
 
-from pebble import ProcessPool
-
-from dagrl.rewards import child, processes
-from dagrl.rewards.board import NUM_CELLS, Board, Entry
+from dagrl.rewards.board import Entry
+from dagrl.rewards.child import Unreadable
 from dagrl.rewards.errors import RewardProcessError
 from dagrl.rewards.loading import Loaded, Source
+from dagrl.rewards.processes import ForkServer, Process, wait_for
+from dagrl.rewards.reference import find_function
 
-#: Seconds that a process may take to begin a task it was sent.
-START_LIMIT = 60.0
-_KILL_SECONDS = 10.0
+#: Seconds that a process may take to begin a task it was sent, or to answer when it is done.
+_SILENT_SECONDS = 30.0
 _TICK = 0.05
-_MAX_RESTARTS = 3
+_MAX_EARLY_DEATHS = 3
+
+
+class ProcessDied(Exception):
+    """A task whose process ended before it answered; the text says how."""
+
+
+class TaskError(Exception):
+    """A task that could not be sent, or whose answer cannot be read."""
 
 
 class Task:
-    """Work that was sent to some process, and since when."""
+    """Work that was sent to a process."""
 
-    def __init__(self, serial: int, future: Future[Any]) -> None:
+    def __init__(self, serial: int, process: Process) -> None:
         self.serial = serial
-        self.future = future
-        self.sent = time.monotonic()
+        self.process = process
+        #: When the process was last known to be at a call.
+        self.heard = time.monotonic()
+        self.answer: bytes | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """True when the process has been at no call for longer than it takes to begin or to answer."""
+        return time.monotonic() - self.heard > _SILENT_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        """True when there is an answer, or none will come."""
+        return self.answer is not None or self.process.cause is not None
+
+    def entry(self) -> Entry | None:
+        """What the process is at, None before it has begun."""
+        return self.process.entry(self.serial)
+
+    def result(self) -> Any:
+        """What the task returned.
+
+        Raises:
+            ProcessDied, TaskError: when it returned nothing.
+        """
+        if self.answer is None:
+            raise ProcessDied(self.process.cause or "was lost")
+        try:
+            result = pickle.loads(self.answer)
+        except Exception as error:
+            raise TaskError(f"its result cannot be read: {type(error).__name__}: {error}"[:500]) from error
+        if isinstance(result, Unreadable):
+            raise TaskError(f"the row cannot be read in another process: {result.fault}")
+        return result
 
 
 class RewardPool:
-    """Processes that outlive a step and end with `close`; a dead one is replaced by the next task."""
+    """Processes that outlive a step and end with `stop`."""
 
     def __init__(self, num_processes: int) -> None:
         self.num_processes = num_processes
         self.lock = threading.RLock()
         self.loaded: dict[Source, Loaded] = {}
+        self._sources: dict[tuple[str, str, tuple[str, ...]], Source] = {}
         #: Measured seconds a row, by function.
         self.rates: dict[Source, float] = {}
-        self._context = processes.RewardContext()
-        self._cells = self._context.RawArray("d", NUM_CELLS)
-        self._board = Board(self._cells)
+        #: The names of data rows' fields that a function has been offered.
+        self.fields: dict[Source, frozenset[str]] = {}
+        self._server = ForkServer()
         self._serials = count(1)
-        self._pool: ProcessPool | None = None
-        self._groups: set[int] = set()
-        self._restarts = 0
+        self._idle: list[Process] = []
+        self._busy: dict[Task, Process] = {}
+        self._early_deaths = 0
         self._owner = os.getpid()
 
     @property
@@ -59,98 +98,107 @@ class RewardPool:
         """False in a forked copy of the process that made the pool."""
         return self._owner == os.getpid()
 
-    def send(self, function: Callable[..., Any], make: Callable[[int], tuple[Any, ...]]) -> Task:
-        """Have a process call ``function(*make(serial))``; starts the processes if there are none."""
+    def find(self, reference: str) -> Source:
+        """Where the function of a reference is; read once, since a file of some length takes milliseconds.
+
+        Raises:
+            RewardReferenceError: when it is nowhere.
+        """
+        key = (reference, os.getcwd(), tuple(sys.path))
+        if key not in self._sources:
+            self._sources[key] = find_function(reference).source
+        return self._sources[key]
+
+    def send(self, function: Callable[[int, Any], Any], task: Any) -> Task:
+        """Have an idle process, or a new one, call ``function(serial, task)``.
+
+        Raises:
+            TaskError: when the task cannot be sent.
+            RewardProcessError: when processes do not start.
+        """
         serial = next(self._serials)
         try:
-            future = self._running().schedule(function, args=make(serial))
-        except RuntimeError:
-            self.restart()
-            future = self._running().schedule(function, args=make(serial))
-        return Task(serial, future)
+            message = pickle.dumps((function, serial, task), protocol=5)
+        except Exception as error:
+            raise TaskError(f"{type(error).__name__}: {error}"[:500]) from error
+        sent = Task(serial, self._process())
+        self._busy[sent] = sent.process
+        sent.process.send(message)
+        return sent
 
-    def entry(self, task: Task) -> Entry | None:
-        """What the task's process is doing."""
-        entry = self._board.read(task.serial)
-        if entry is not None:
-            self._groups.add(entry.pid)
-        return entry
+    def wait(self, tasks: list[Task], seconds: float = _TICK) -> list[Task]:
+        """Wait a moment; the tasks that are over, whose processes are idle again or gone."""
+        wait_for([task.process for task in tasks], seconds)
+        for task in tasks:
+            task.answer = task.process.receive()
+        over = [task for task in tasks if task.is_over]
+        for task in over:
+            self._settle(task)
+        return over
 
     def result_of_load(self, task: Task, limit: float) -> Loaded:
         """What loading the function gave.
 
         Raises:
             TimeoutError: when it took longer than ``limit`` seconds.
+            ProcessDied: when the process ended.
         """
-        while not task.future.done():
-            wait([task.future], timeout=_TICK)
-            entry, now = self.entry(task), time.monotonic()
-            since = entry.since if entry is not None and entry.since else now
-            if now - since > limit or now - task.sent > START_LIMIT + limit:
+        while not self.wait([task]):
+            entry = task.entry()
+            if entry is not None and entry.since:
+                task.heard = time.monotonic()
+            if task.is_silent or (entry is not None and entry.since and task.heard - entry.since > limit):
                 raise TimeoutError
-        return task.future.result()
-
-    def succeeded(self) -> None:
-        """A task came back: the processes work."""
-        self._restarts = 0
+        return task.result()
 
     def kill(self, task: Task) -> None:
-        """End the task and its process with all that the process started. Pebble waits for a moment that is safe."""
-        task.future.cancel()
-        deadline = time.monotonic() + _KILL_SECONDS
-        while (entry := self.entry(task)) and entry.since and is_alive(entry.pid) and time.monotonic() < deadline:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(entry.pid, signal.SIGCONT)  # a process that stopped itself does not see pebble's SIGTERM
-            time.sleep(0.005)
-        if entry is not None and not is_alive(entry.pid):
-            self._end_group(entry.pid)
+        """End the task's process with all that it started."""
+        self._busy.pop(task, None)
+        task.process.end()
 
-    def restart(self) -> None:
-        """End all processes; the next task starts new ones.
+    def give_up(self, task: Task) -> None:
+        """Kill the process of a task that it does not begin or answer.
 
         Raises:
-            RewardProcessError: when that has not helped several times in a row.
+            RewardProcessError: when several in a row did not begin.
         """
-        self._restarts += 1
-        self.stop()
-        if self._restarts > _MAX_RESTARTS:
-            self._restarts = 0
-            raise RewardProcessError(f"reward processes ended as soon as they began, {_MAX_RESTARTS} times in a row")
+        task.process.end()
+        self._settle(task)
 
     def stop(self) -> None:
         """End all processes and what they started."""
-        if self._pool is not None:
-            self._pool.stop()
-            self._pool.join()
-            self._pool = None
-        for group in list(self._groups):
-            self._end_group(group)
+        processes = [*self._idle, *self._busy.values()]
+        self._idle.clear()
+        self._busy.clear()
+        for process in processes:
+            process.ask_to_end()
+        for process in processes:
+            process.end()
+        self._server.stop()
 
-    def _running(self) -> ProcessPool:
-        if self._pool is None:
-            context: Any = self._context
-            self._pool = ProcessPool(
-                self.num_processes, initializer=child.start, initargs=(self._cells,), context=context
+    def _process(self) -> Process:
+        while self._idle:
+            process = self._idle.pop()
+            process.receive()
+            if process.cause is None:
+                return process
+        return Process(self._server)
+
+    def _settle(self, task: Task) -> None:
+        process = self._busy.pop(task, None)
+        if process is None:
+            return
+        if process.cause is None:
+            self._idle.append(process)
+        if task.answer is not None or task.entry() is not None:
+            self._early_deaths = 0
+        else:
+            self._early_deaths += 1
+        if self._early_deaths > _MAX_EARLY_DEATHS:
+            self._early_deaths = 0
+            raise RewardProcessError(
+                f"reward processes ended as soon as they began, the last of {_MAX_EARLY_DEATHS + 1} {process.cause}"
             )
-        return self._pool
-
-    def _end_group(self, pid: int) -> None:
-        """Kill what is left of the process group that a child led."""
-        self._groups.discard(pid)
-        if pid > 1:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-
-
-def is_alive(pid: int) -> bool:
-    """True while there is a process of that number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 _pools: dict[int, RewardPool] = {}
@@ -171,8 +219,6 @@ def close_pools() -> None:
     for pool in pools:
         with pool.lock:
             pool.stop()
-    if pools:
-        processes.stop_server()
 
 
 atexit.register(close_pools)

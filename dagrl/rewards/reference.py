@@ -86,6 +86,9 @@ def _parameters(source: Source, place: str) -> Parameters | None:
         return None
     tree = _parse(source.file, place)
     defined = dict(_definitions(tree.body))
+    if source.name not in defined and source.name in dict(_definitions(_only_in_scripts(tree.body))):
+        what = f'`{source.name}` in `{place}` is defined under `if __name__ == "__main__"`'
+        raise RewardReferenceError(f"{what}, which is left out when the file is imported; define it above")
     star = any(isinstance(one, ast.ImportFrom) and one.names[0].name == "*" for one in tree.body)
     if source.name not in defined and not star and "__getattr__" not in defined:
         functions = [name for name, one in defined.items() if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -118,11 +121,22 @@ def _definitions(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
                 yield from ((alias.asname or alias.name.split(".")[0], one) for alias in one.names)
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 yield from ((name, one) for name in map(_stored_name, ast.walk(one)) if name is not None)
+            case ast.If() if _is_script_guard(one.test):
+                yield from _definitions(one.orelse)
             case ast.If() | ast.Try() | ast.With():
                 inner = [child for child in ast.walk(one) if isinstance(child, ast.stmt) and child is not one]
                 yield from _definitions(inner)
             case _:
                 pass
+
+
+def _only_in_scripts(body: Iterable[ast.stmt]) -> list[ast.stmt]:
+    guarded = [one for one in body if isinstance(one, ast.If) and _is_script_guard(one.test)]
+    return [inner for one in guarded for inner in one.body]
+
+
+def _is_script_guard(test: ast.expr) -> bool:
+    return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
 
 
 def _stored_name(node: ast.AST) -> str | None:
@@ -141,6 +155,7 @@ def _of_signature(arguments: ast.arguments) -> Parameters:
         required=frozenset(required),
         takes_any=arguments.kwarg is not None,
         positional_only=bool(arguments.posonlyargs),
+        takes_many=arguments.vararg is not None,
     )
 
 

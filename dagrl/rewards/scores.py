@@ -47,7 +47,7 @@ class Scores:
         """No row scored yet."""
         return cls([math.nan] * num_rows)
 
-    def keep(self, row: int, result: Any, *, may_decline: bool) -> None:
+    def keep(self, row: int, result: Any, *, may_decline: bool = False) -> None:
         """Take in the result of one row.
 
         Raises:
@@ -57,12 +57,12 @@ class Scores:
             self.values[row] = _number(result)
         elif result is None and may_decline:
             self.declined.append(row)
-        elif isinstance(result, Mapping):
+        elif type(result) is dict or isinstance(result, Mapping):
             mapping = cast("Mapping[Any, Any]", result)
             if SCORE not in mapping:
                 raise BadResult(f"returned a dict without `{SCORE}`; it has {_names(mapping)}")
-            self.values[row] = _number(mapping[SCORE])
-            self.details[row] = plain(mapping)
+            number, details = _number(mapping[SCORE]), _plain_items(mapping, 1)
+            self.values[row], self.details[row] = number, details
         else:
             self.values[row] = _number(result)
 
@@ -103,14 +103,21 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return str(value)[:_TEXT]
     if isinstance(value, Mapping) and depth < _DEPTH:
-        items = islice(cast("Mapping[Any, Any]", value).items(), _ITEMS)
-        return {str(name): inner if type(inner) in _NUMBERS else plain(inner, depth + 1) for name, inner in items}
+        return _plain_items(cast("Mapping[Any, Any]", value), depth + 1)
     if isinstance(value, list | tuple) and depth < _DEPTH:
         return [plain(inner, depth + 1) for inner in islice(cast("Sequence[Any]", value), _ITEMS)]
     try:
         return float(value) if isinstance(value, SupportsFloat) else repr(value)[:_TEXT]
     except (TypeError, ValueError, RuntimeError):
         return repr(value)[:_TEXT]
+
+
+def _plain_items(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    items = mapping.items() if len(mapping) <= _ITEMS else islice(mapping.items(), _ITEMS)
+    return {
+        name if type(name) is str else str(name): inner if type(inner) in _NUMBERS else plain(inner, depth)
+        for name, inner in items
+    }
 
 
 def _number(value: Any) -> float:

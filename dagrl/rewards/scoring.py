@@ -6,33 +6,25 @@ are sent again in smaller parts until the guilty one is alone. So a row may be s
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
-
-from pebble import ProcessExpired
 
 from dagrl.rewards.board import Entry
 from dagrl.rewards.child import Chunk, load, parts, score_chunk, timed_out
 from dagrl.rewards.errors import RewardProcessError
 from dagrl.rewards.loading import Loaded, Source
-from dagrl.rewards.pool import START_LIMIT, RewardPool, Task, is_alive
+from dagrl.rewards.pool import ProcessDied, RewardPool, Task, TaskError
 from dagrl.rewards.scores import RowFailure, Scores
-from dagrl.rewards.shapes import Shape, wanted_columns
+from dagrl.rewards.shapes import Shape, list_arguments
 
-_TICK = 0.05
 #: A chunk is sized to take so many seconds; one of several rows is given up on after many times what it should take.
 _CHUNK_SECONDS, _LEAST_SECONDS, _PATIENCE = 0.1, 1.0, 20.0
 #: Rows that take less together are not worth two processes.
 _SMALL_SECONDS = 0.002
 _ASYNC_ROWS, _ASYNC_GRACE = 64, 1.0
-_DIED_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -51,21 +43,27 @@ def load_function(pool: RewardPool, source: Source, load_limit: float) -> Loaded
         RewardProcessError: when it cannot be loaded, or not in time.
     """
     with pool.lock:
-        while source not in pool.loaded:
-            task = pool.send(load, lambda serial: (serial, source))
-            try:
-                pool.loaded[source] = pool.result_of_load(task, load_limit)
-            except BrokenProcessPool:
-                pool.restart()
-            except TimeoutError as error:
-                pool.kill(task)
-                raise RewardProcessError(f"loading it took longer than {load_limit:g} seconds") from error
-            except ProcessExpired as error:
-                raise RewardProcessError(f"its process {_cause(error)} while loading it") from error
+        if source not in pool.loaded:
+            pool.loaded[source] = _loaded(pool, source, load_limit)
         loaded = pool.loaded[source]
     if loaded.fault:
         raise RewardProcessError(f"it cannot be loaded: {loaded.fault}")
     return loaded
+
+
+def _loaded(pool: RewardPool, source: Source, load_limit: float) -> Loaded:
+    while True:
+        task = pool.send(load, source)
+        try:
+            return pool.result_of_load(task, load_limit)
+        except TimeoutError as error:
+            raise RewardProcessError(f"loading it took longer than {load_limit:g} seconds") from error
+        except ProcessDied as error:
+            if task.entry() is not None:
+                raise RewardProcessError(f"its process {error} while loading it") from error
+        finally:
+            if not task.is_over:
+                pool.kill(task)
 
 
 class Scoring:
@@ -80,8 +78,7 @@ class Scoring:
         columns: Mapping[str, Sequence[Any]],
         limits: Limits,
     ) -> None:
-        wanted = wanted_columns(loaded.parameters, shape) | {"response_text"}
-        self.columns = {name: values for name, values in columns.items() if name in wanted}
+        self.arguments = list_arguments(loaded.parameters, shape, columns)
         self.num_rows = len(columns["response_text"])
         self.scores = Scores.unscored(self.num_rows)
         self._pool, self._source, self._limits = pool, source, limits
@@ -119,11 +116,15 @@ class Scoring:
             else:
                 size = self._size()
                 rows, tries, self._fresh = self._fresh[:size], 0, self._fresh[size:]
-            self._flights[self._pool.send(score_chunk, partial(self._chunk, rows))] = (rows, tries)
+            self._fly(rows, tries)
 
-    def _chunk(self, rows: Sequence[int], serial: int) -> tuple[Chunk]:
-        columns = {name: _of_rows(values, rows) for name, values in self.columns.items()}
-        return (Chunk(serial, self._source, self._shape, len(rows), columns, self._limits.time_limit),)
+    def _fly(self, rows: Sequence[int], tries: int) -> None:
+        arguments = {name: _of_rows(values, rows) for name, values in self.arguments.items()}
+        chunk = Chunk(self._source, self._shape, len(rows), arguments, self._limits.time_limit)
+        try:
+            self._flights[self._pool.send(score_chunk, chunk)] = (rows, tries)
+        except TaskError as error:
+            self._corner(rows, 1, None, str(error))
 
     def _size(self) -> int:
         """Rows of the next chunk: a fair share, less where rows are slow; one while it is not known how slow."""
@@ -138,64 +139,40 @@ class Scoring:
         return min(share, max(1, int(_CHUNK_SECONDS / rate)))
 
     def _receive(self) -> None:
-        futures = {task.future: task for task in self._flights}
-        done, _ = wait(futures, timeout=_TICK, return_when=FIRST_COMPLETED)
-        for future in done:
-            task = futures[future]
-            if task in self._flights:
-                self._settle(task)
+        for task in self._pool.wait(list(self._flights)):
+            rows, tries = self._flights.pop(task)
+            try:
+                part = task.result()
+            except ProcessDied as error:
+                self._bury(rows, tries, task.entry(), f"its process {error}")
+            except TaskError as error:
+                self._corner(rows, 1, None, str(error))
+            else:
+                self._measure(part.seconds / len(rows))
+                self.scores.place(rows, part)
 
-    def _settle(self, task: Task) -> None:
-        entry = self._pool.entry(task)
-        rows, tries = self._flights.pop(task)
-        try:
-            part = task.future.result()
-        except (BrokenProcessPool, CancelledError):
-            self._again.append((rows, tries))
-            self._restart()
-        except ProcessExpired as error:
-            self._pool.kill(task)
-            self._corner(rows, tries, entry, f"its process {_cause(error)}")
-        except Exception as error:  # noqa: BLE001 - rows that cannot be sent, results that do not come back
-            self._corner(rows, 1, None, f"{type(error).__name__}: {error}"[:500])
+    def _bury(self, rows: Sequence[int], tries: int, entry: Entry | None, cause: str) -> None:
+        if entry is None:
+            self._again.append((rows, tries))  # it had not begun: the rows are not to blame
         else:
-            self._pool.succeeded()
-            self._measure(part.seconds / len(rows))
-            self.scores.place(rows, part)
+            self._corner(rows, tries, entry, cause)
 
     def _measure(self, rate: float) -> None:
         known = self._pool.rates.get(self._source, rate)
         self._pool.rates[self._source] = max(rate, 0.7 * known + 0.3 * rate)
 
-    def _restart(self) -> None:
-        """Give up all processes: what they were at is sent again."""
-        self._again.extend(self._flights.values())
-        self._flights.clear()
-        self._pool.restart()
-
     def _watch(self) -> None:
-        """Look for calls past their limit, for processes that are gone without a word, and for a pool that is stuck."""
-        now = time.monotonic()
+        """Look for calls past their limit, and for processes that do not begin or do not answer."""
         for task in list(self._flights):
-            entry = self._pool.entry(task)
-            if entry is None or not entry.since:
-                if now - task.sent > START_LIMIT + self._limits.load_limit:
-                    self._restart()
-                    return
-            elif not is_alive(entry.pid):
-                self._bury(task, entry)
-            elif now - entry.since > self._budget(entry.count):
-                self._stop(task, entry)
-
-    def _bury(self, task: Task, entry: Entry) -> None:
-        """The process is gone: pebble tells how, except of one that left with exit code 0."""
-        wait([task.future], timeout=_DIED_SECONDS)
-        if task.future.done():
-            self._settle(task)
-            return
-        rows, tries = self._flights.pop(task)
-        self._pool.kill(task)
-        self._corner(rows, tries, entry, "its process exited with code 0")
+            entry = task.entry()
+            if entry is not None and entry.since:
+                task.heard = time.monotonic()
+                if task.heard - entry.since > self._budget(entry.count):
+                    self._stop(task, entry)
+            elif task.is_silent:
+                rows, tries = self._flights.pop(task)
+                self._pool.give_up(task)
+                self._bury(rows, tries, entry, "its process did not answer")
 
     def _stop(self, task: Task, entry: Entry) -> None:
         rows, _ = self._flights.pop(task)
@@ -246,11 +223,3 @@ def _of_rows(values: Sequence[Any], rows: Sequence[int]) -> list[Any]:
 
 def _pick(rows: Sequence[int], places: range) -> Sequence[int]:
     return rows[places.start : places.stop]
-
-
-def _cause(error: ProcessExpired) -> str:
-    code: int = error.exitcode
-    try:
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-    except ValueError:
-        return f"was killed by signal {-code}"

@@ -20,6 +20,10 @@ Columns = Mapping[str, Sequence[Any]]
 COLUMNS = ("messages", "response_text", "answers", "data_source", "row_fields", "truncated")
 #: What TRL's trainer knows under these names and a run here has not.
 NOT_OFFERED = frozenset({"completion_ids"})
+#: Names of a data row's fields that TRL's trainer does not hand on, or that are arguments of another kind.
+_NO_FIELDS = frozenset({"prompt", "completion", "prompts", "completions"}) | NOT_OFFERED
+#: Names by which a function of TRL's shape may ask for our column of answers.
+_ANSWERS = ("answer", "answers")
 _VERL: tuple[str, ...] = ("data_source", "solution_str", "ground_truth", "extra_info")
 _SIGNATURES = (
     "`f(*, response_text, answers)` on lists of columns, `compute_score(data_source, solution_str, ground_truth, "
@@ -35,6 +39,8 @@ class Parameters:
     required: frozenset[str]
     takes_any: bool = False
     positional_only: bool = False
+    #: It has ``*args`` as well, as what a decorator without ``functools.wraps`` returns.
+    takes_many: bool = False
 
 
 def detect_shape(parameters: Parameters) -> Shape | None:
@@ -44,24 +50,46 @@ def detect_shape(parameters: Parameters) -> Shape | None:
         return "verl"
     if "completions" in names:
         return "trl"
-    return "columns" if names & set(COLUMNS) or (parameters.takes_any and not parameters.required) else None
+    takes_all = parameters.takes_any and not parameters.required and not parameters.takes_many
+    return "columns" if names & set(COLUMNS) or takes_all else None
 
 
-def shape_fault(parameters: Parameters, shape: Shape | None, present: frozenset[str]) -> str | None:
-    """Why a function of these parameters cannot be called on the columns that are ``present``."""
+def shape_fault(
+    parameters: Parameters, shape: Shape | None, present: frozenset[str], fields: frozenset[str] | None = None
+) -> str | None:
+    """Why a function of these parameters cannot be called on the columns that are ``present``.
+
+    ``fields`` are the names that the data rows have, None while they are not known.
+    """
     if parameters.positional_only:
         return "it has positional-only parameters; arguments are passed by name, so drop the `/`"
     if shape is None:
-        shown = ", ".join(f"`{name}`" for name in parameters.names) or "none"
-        return f"its parameters ({shown}) fit no shape of reward function: {_SIGNATURES}"
-    missing = sorted(parameters.required - _offered(shape, present))
-    if "row_fields" in present and shape == "trl":
+        return _no_shape(parameters)
+    offered = _offered(shape, present) | (set(fields or ()) - NOT_OFFERED if shape == "trl" else set())
+    missing = sorted(parameters.required - offered)
+    if fields is None and "row_fields" in present and shape == "trl":
         missing = [name for name in missing if name in NOT_OFFERED]
     if not missing:
         return None
     named = ", ".join(f"`{name}`" for name in missing)
-    offered = ", ".join(sorted(_offered(shape, present)))
-    return f"it requires {named}, which a function of shape '{shape}' is not given here; it can take {offered}"
+    shown = ", ".join(f"`{name}`" for name in sorted(offered))
+    return f"it requires {named}, which a function of shape '{shape}' is not given here; it can take {shown}"
+
+
+def needed_fields(parameters: Parameters, present: frozenset[str]) -> frozenset[str]:
+    """The fields of data rows that a function of TRL's shape cannot do without, beside what the columns give."""
+    return parameters.required - _offered("trl", present) - NOT_OFFERED
+
+
+def _no_shape(parameters: Parameters) -> str:
+    shown = ", ".join(f"`{name}`" for name in parameters.names)
+    if parameters.takes_many and parameters.takes_any:
+        seen = ", ".join([*parameters.names, "*args", "**kwargs"])
+        return (
+            f"its signature is `({seen})`, which does not tell its shape; a decorator that hides the signature "
+            "shows it when it uses `functools.wraps`, or say the shape: `shape='verl'`, `'trl'` or `'columns'`"
+        )
+    return f"its parameters ({shown or 'none'}) fit no shape of reward function: {_SIGNATURES}"
 
 
 def _offered(shape: Shape, present: frozenset[str]) -> set[str]:
@@ -71,69 +99,71 @@ def _offered(shape: Shape, present: frozenset[str]) -> set[str]:
         without = {"data_source"} - present
         without |= set() if present & {"answers", "row_fields"} else {"ground_truth"}
         return set(_VERL) - without
-    return (
-        {"prompts", "completions"}
-        | ({"answers", "answer"} if "answers" in present else set())
-        | ({"data_source"} & present)
-    )
+    answers = set(_ANSWERS) if "answers" in present else set[str]()
+    return {"prompts", "completions"} | answers | ({"data_source"} & present)
 
 
-def wanted_columns(parameters: Parameters, shape: Shape) -> frozenset[str]:
-    """The columns to send to a function."""
-    if shape == "verl":
-        return frozenset(COLUMNS) - {"messages", "truncated"}
-    if shape == "trl":
-        return frozenset(COLUMNS) - {"truncated"}
-    return frozenset(name for name in COLUMNS if parameters.takes_any or name in parameters.names)
+def list_arguments(parameters: Parameters, shape: Shape, columns: Columns) -> dict[str, list[Any]]:
+    """The arguments that the function takes, each as a list of one value for each row.
 
-
-def row_arguments(columns: Columns, row: int) -> dict[str, Any]:
-    """What verl's ``compute_score`` is offered for a row; a row of verl's own holds the ground truth and extra_info."""
-    fields: Mapping[str, Any] = columns["row_fields"][row] if "row_fields" in columns else {}
-    truth = _own_truth(fields) if "reward_model" in fields else None
-    if truth is None and "answers" in columns:
-        truth = columns["answers"][row]
-    return {
-        "data_source": columns["data_source"][row] if "data_source" in columns else None,
-        "solution_str": columns["response_text"][row],
-        "ground_truth": truth,
-        "extra_info": fields.get("extra_info") or {},
-    }
-
-
-def _own_truth(fields: Mapping[str, Any]) -> Any:
-    judged = fields["reward_model"]
-    return judged["ground_truth"] if isinstance(judged, Mapping) and "ground_truth" in judged else None
-
-
-def list_arguments(parameters: Parameters, shape: Shape, columns: Columns, rows: slice) -> dict[str, Any]:
-    """What a function on lists gets for some rows."""
-    part = {name: list(values[rows]) for name, values in columns.items()}
-    offered = part if shape == "columns" else _trl_arguments(part)
-    return taken(parameters, offered)
-
-
-def taken(parameters: Parameters, offered: dict[str, Any]) -> dict[str, Any]:
-    """Of the arguments that are offered those that the function takes."""
+    A function on one row gets the values of its row. What no data row has is None, so that a function gets the same
+    arguments whichever rows it is called on.
+    """
+    if shape == "columns":
+        offered = {name: list(values) for name, values in columns.items()}
+    else:
+        offered = _verl_arguments(columns) if shape == "verl" else _trl_arguments(parameters, columns)
     return offered if parameters.takes_any else {name: offered[name] for name in parameters.names if name in offered}
 
 
-def _trl_arguments(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """TRL's arguments: text where the data's prompt is text, else messages; each field of the data rows as a list."""
-    fields: list[Mapping[str, Any]] = columns.get("row_fields", [])
-    prompts = [row.get("prompt") for row in fields] if fields else [None] * len(columns["response_text"])
-    messages = columns.get("messages", prompts)
-    prompts = [own if own is not None else chat for own, chat in zip(prompts, messages, strict=True)]
-    answers = {name: columns["answers"] for name in ("answer", "answers") if "answers" in columns}
-    sources = {"data_source": columns["data_source"]} if "data_source" in columns else {}
-    names = dict.fromkeys(name for row in fields for name in row if name not in {"prompt", "completion"} | NOT_OFFERED)
+def _verl_arguments(columns: Columns) -> dict[str, list[Any]]:
+    """What verl's ``compute_score`` is offered; a row of verl's own holds the ground truth and extra_info."""
+    num_rows = len(columns["response_text"])
+    fields: Sequence[Mapping[str, Any]] = columns.get("row_fields", [{}] * num_rows)
+    answers = columns.get("answers", [None] * num_rows)
     return {
-        **answers,
-        **sources,
-        **{name: [row.get(name) for row in fields] for name in names},
-        "prompts": prompts,
-        "completions": [
-            text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
-            for text, prompt in zip(columns["response_text"], prompts, strict=True)
-        ],
+        "data_source": list(columns.get("data_source", [None] * num_rows)),
+        "solution_str": list(columns["response_text"]),
+        "ground_truth": [_truth(row, answer) for row, answer in zip(fields, answers, strict=True)],
+        "extra_info": [row.get("extra_info") or {} for row in fields],
     }
+
+
+def _truth(row: Mapping[str, Any], answer: Any) -> Any:
+    judged = row.get("reward_model")
+    own = judged["ground_truth"] if isinstance(judged, Mapping) and "ground_truth" in judged else None
+    return answer if own is None else own
+
+
+def _trl_arguments(parameters: Parameters, columns: Columns) -> dict[str, list[Any]]:
+    """TRL's arguments: text where the data's prompt is text, else messages; each field of the data rows as a list."""
+    texts = columns["response_text"]
+    fields: Sequence[Mapping[str, Any]] = columns.get("row_fields", [])
+    own = [row.get("prompt") for row in fields] if len(fields) else [None] * len(texts)
+    messages = columns.get("messages", own)
+    prompts = [prompt if prompt is not None else chat for prompt, chat in zip(own, messages, strict=True)]
+    offered = {name: list(columns["answers"]) for name in ("answer", "answers") if "answers" in columns}
+    offered |= {"data_source": list(columns["data_source"])} if "data_source" in columns else {}
+    wanted = _wanted_fields(parameters, fields, frozenset(offered))
+    offered |= {name: [row.get(name) for row in fields] for name in wanted}
+    completions = [
+        text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+        for text, prompt in zip(texts, prompts, strict=True)
+    ]
+    return {**offered, "prompts": prompts, "completions": completions}
+
+
+def _wanted_fields(
+    parameters: Parameters, fields: Sequence[Mapping[str, Any]], otherwise: frozenset[str]
+) -> frozenset[str]:
+    """The fields of data rows that the function takes: those that it requires even where no row has them."""
+    if not len(fields):
+        return frozenset()
+    there = field_names(fields)
+    wanted = there if parameters.takes_any else there & frozenset(parameters.names)
+    return (wanted | (parameters.required - otherwise)) - _NO_FIELDS
+
+
+def field_names(fields: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """The names that some data row has."""
+    return frozenset(name for row in fields for name in row)

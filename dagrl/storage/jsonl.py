@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NoReturn
 
 from dagrl.errors import ConfigError, Problem
@@ -16,34 +19,74 @@ _ONE_OBJECT = 'write one JSON object a line: {"prompt": ..., "answer": ...}'
 _NO_NUMBER = "write null, a finite number, or leave the field out"
 
 
-def index_lines(url: str, file: BinaryIO, check: RowCheck) -> array[int]:
-    """Where each row begins, and last where the file ends; every row is parsed and checked on the way.
+class LineNumbers:
+    """The line of each row, from 1; memory grows only with the blank lines between rows."""
+
+    def __init__(self) -> None:
+        self._rows = array("q")
+        self._skipped = array("q")
+
+    def add(self, row: int, number: int) -> None:
+        """Say on which line the next row is."""
+        skipped = number - row - 1
+        if skipped != (self._skipped[-1] if self._skipped else 0):
+            self._rows.append(row)
+            self._skipped.append(skipped)
+
+    def __getitem__(self, row: int) -> int:
+        place = bisect_right(self._rows, row)
+        return row + 1 + (self._skipped[place - 1] if place else 0)
+
+
+@dataclass(frozen=True)
+class LineIndex:
+    """Where each row begins and last where the file ends, what its bytes sum up to, and its line."""
+
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    checksums: array[int] = field(default_factory=lambda: array("I"))
+    numbers: LineNumbers = field(default_factory=LineNumbers)
+
+    def add(self, place: int, line: bytes, number: int) -> None:
+        """Take in the next row."""
+        self.numbers.add(len(self.starts), number)
+        self.starts.append(place)
+        self.checksums.append(checksum(line))
+
+
+def index_lines(url: str, file: BinaryIO, check: RowCheck) -> LineIndex:
+    """Where the rows of a file are; every row is parsed and checked on the way.
 
     A row ends at a line feed alone; blank lines are no rows.
 
     Raises:
         ConfigError: naming the first bad lines and how many there are.
     """
-    starts, faults = array("q"), RowFaults(url)
+    index, faults = LineIndex(), RowFaults(url)
     place = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
     file.seek(place)
     for number, line in enumerate(file, 1):
         if line.strip(_BLANK):
-            _refuse_list(url, line, first=not starts)
-            starts.append(place)
+            _refuse_list(url, line, first=not index.starts)
+            index.add(place, line, number)
             with faults.at(f"line {number}"):
                 check(parse_line(line))
         place += len(line)
     faults.raise_any()
-    starts.append(place)
-    return starts
+    index.starts.append(place)
+    return index
+
+
+def checksum(line: bytes) -> int:
+    """32 bits that change with the row, not with the white space after it."""
+    return zlib.crc32(line.rstrip(_BLANK))
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
     """The row of a line.
 
     Raises:
-        RowFault: when it is no UTF-8, no JSON, no object, or holds a number or text that JSON does not allow.
+        RowFault: when it is no UTF-8, no JSON, no object, holds a number or text that JSON does not allow, or a name
+            twice.
     """
     try:
         row = _DECODER.decode(line.rstrip(_BLANK).decode())
@@ -61,15 +104,6 @@ def parse_line(line: bytes) -> dict[str, Any]:
     if b"\\u" in line:
         _refuse_surrogates(row)
     return row
-
-
-def line_number(file: BinaryIO, place: int) -> int:
-    """The number of the line that begins at ``place``."""
-    file.seek(0)
-    number = 1
-    while (left := place - file.tell()) > 0:
-        number += file.read(min(left, 1 << 20)).count(b"\n")
-    return number
 
 
 def _refuse_list(url: str, line: bytes, *, first: bool) -> None:
@@ -98,8 +132,18 @@ def _finite(text: str) -> float:
     return number
 
 
+def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON leaves open which of two values counts; here neither is dropped unsaid."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in fields if names.count(name) > 1)
+        raise RowFault(f"it has `{twice}` twice", "keep one of them")
+    return fields
+
+
 def _kind(value: Any) -> str:
     return {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(value), "a number")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_each_name_once)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import os
-import shutil
-import tempfile
 import zlib
-from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from dagrl.errors import ConfigError, Problem
+from dagrl.storage.spool import Spool
 
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
@@ -32,7 +29,7 @@ def open_local(url: str) -> BinaryIO:
         if file.peek(2)[:2] != _GZIP:
             return file
         with file, gzip.GzipFile(fileobj=file) as packed:
-            return _copied(packed)
+            return _copied(url, packed)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise _refused(f"`{url}` is a damaged gzip file: {error}.", "copy or pack it again") from error
     except FileNotFoundError as error:
@@ -62,15 +59,6 @@ def file_exists(url: str) -> bool:
         raise _unreachable(url, error) from error
 
 
-def stamp(url: str) -> tuple[int, int] | None:
-    """What tells one content of a local file from the next: time of change and size; None for others."""
-    fs, path = file_system(url)
-    if not isinstance(fs, LocalFileSystem) or not Path(path).exists():
-        return None
-    status = os.stat(path)
-    return status.st_mtime_ns, status.st_size
-
-
 def file_system(url: str) -> tuple[Any, str]:
     """The file system of a URL, and the path in it.
 
@@ -89,18 +77,18 @@ def _opened(url: str) -> Any:
         return open(path, "rb")
     try:
         with fs.open(path, "rb") as source:
-            return _copied(source)
-    except OSError:
+            return _copied(url, source)
+    except (OSError, ConfigError):
         raise
     except Exception as error:
         raise _unreachable(url, error) from error
 
 
-def _copied(source: IO[bytes] | gzip.GzipFile) -> Any:
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 - the caller keeps it open
-    shutil.copyfileobj(source, copy, _CHUNK)
-    copy.seek(0)
-    return copy
+def _copied(url: str, source: IO[bytes] | gzip.GzipFile) -> Any:
+    spool = Spool(url)
+    while chunk := source.read(_CHUNK):
+        spool.write(chunk)
+    return spool.finish()
 
 
 def _unreachable(url: str, error: Exception) -> ConfigError:

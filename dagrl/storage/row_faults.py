@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dagrl.errors import ConfigError, Problem
+from dagrl.errors import ConfigError, DataChangedError, Problem
 
 #: Looks at one row in the first pass over a file; raises `RowFault` for one that cannot be used.
 RowCheck = Callable[[Mapping[str, Any]], object]
@@ -53,3 +53,26 @@ class RowFaults:
 def row_problem(url: str, place: str, fault: RowFault) -> Problem:
     """The fault as a problem that names the file and the row."""
     return Problem(f"`{url}` {place}: {fault.what}.", fix=fault.fix)
+
+
+def changed_error(url: str, what: str) -> DataChangedError:
+    """The error of a file that has changed under a run that reads it."""
+    said = f"data file `{url}` has changed since it was opened: {what}."
+    return DataChangedError([Problem(said, fix="start again, and leave the file alone while a run reads it")])
+
+
+def kind(value: Any) -> str:
+    """What a message calls a value."""
+    match value:
+        case None:
+            return "null"
+        case str():
+            return "text"
+        case bool() | int() | float():
+            return f"{value}"
+        case list():
+            return "a list"
+        case Mapping():
+            return "an object"
+        case _:
+            return f"a {type(value).__name__}"

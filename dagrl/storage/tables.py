@@ -1,6 +1,6 @@
 """Rows of plain dicts in a JSONL or parquet file of any file system, read at random.
 
-Opening is one streaming pass, in which every row is parsed and checked. What stays in memory is eight bytes
+Opening is one streaming pass, in which every row is parsed and checked. What stays in memory is twelve bytes
 a row; rows are read from the file when they are asked for.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from dagrl.errors import ConfigError, Problem
-from dagrl.storage.jsonl import index_lines, line_number, parse_line
+from dagrl.storage.jsonl import LineIndex, checksum, index_lines, parse_line
 from dagrl.storage.local_copy import open_local
 from dagrl.storage.parquet import unpack_rows
-from dagrl.storage.row_faults import RowCheck, RowFault, row_problem
+from dagrl.storage.row_faults import RowCheck, changed_error
 
 PARQUET = (".parquet",)
 JSON_LINES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
@@ -36,32 +36,38 @@ class Table(Sequence[Mapping[str, Any]]):
         return len(self._starts) - 1
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        row = range(len(self))[index]
-        start, end = self._starts[row], self._starts[row + 1]
-        return self._parse(os.pread(self._file.fileno(), end - start, start))
+        return self._parse(self._bytes(range(len(self))[index]))
 
     def place(self, index: int) -> str:
         """How a message names the row: by its number, from 1."""
         return f"row {index + 1}"
 
+    def _bytes(self, row: int) -> bytes:
+        start, end = self._starts[row], self._starts[row + 1]
+        return os.pread(self._file.fileno(), end - start, start)
+
 
 class LinesTable(Table):
-    """The rows of a JSONL file, read from the file itself."""
+    """The rows of a JSONL file, read from the file itself, which somebody may change meanwhile."""
 
-    def __init__(self, url: str, file: BinaryIO, starts: array[int]) -> None:
-        super().__init__(file, starts, parse_line)
+    def __init__(self, url: str, file: BinaryIO, index: LineIndex) -> None:
+        super().__init__(file, index.starts, parse_line)
         self._url = url
-
-    def __getitem__(self, index: int) -> Mapping[str, Any]:
-        try:
-            return super().__getitem__(index)
-        except RowFault as fault:
-            problem = row_problem(self._url, self.place(index), fault)
-            raise ConfigError([problem], f"data `{self._url}` has changed since it was opened") from fault
+        self._index = index
 
     def place(self, index: int) -> str:
         """How a message names the row: by its line, from 1."""
-        return f"line {line_number(self._file, self._starts[index])}"
+        return f"line {self._index.numbers[index]}"
+
+    def _bytes(self, row: int) -> bytes:
+        try:
+            line = super()._bytes(row)
+        except OSError as error:
+            what = f"{self.place(row)} cannot be read any more ({error.strerror or error})"
+            raise changed_error(self._url, what) from error
+        if checksum(line) != self._index.checksums[row]:
+            raise changed_error(self._url, f"{self.place(row)} is another than it was")
+        return line
 
 
 def open_table(url: str, check: RowCheck) -> Table:

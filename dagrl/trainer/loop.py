@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dagrl.compiler import compile_pipelines
+from dagrl.compiler import Plan, check_before_run, compile_pipelines
 from dagrl.data.metrics import Metrics, merge_all
-from dagrl.data.rows import PromptRows, open_rows
-from dagrl.errors import ConfigError, Problem
+from dagrl.data.rows import PromptRows, rows_in_use
+from dagrl.errors import ConfigError, Problem, counted
 from dagrl.executor.base import Executor, Runtime
 from dagrl.executor.events import (
     CheckpointSaved,
@@ -50,6 +50,7 @@ def run(
     pipelines: Sequence[Pipeline],
     *,
     out: str,
+    plans: Sequence[Plan] | None = None,
     seed: int = 0,
     steps: int | None = None,
     config: Mapping[str, Any] | None = None,
@@ -62,7 +63,8 @@ def run(
 ) -> RunResult:
     """Train: the first pipeline is the step, the others evaluate. ``steps`` overrides the pipeline's own.
 
-    ``runtime`` says where ops run; whoever made it closes it.
+    ``runtime`` says where ops run; whoever made it closes it. ``plans`` are those of the
+    pipelines for its machine, where they have been compiled already.
 
     ``resume="auto"`` goes on in ``out`` from its newest sound checkpoint; without one it starts again, and with
     ``"never"`` ``out`` is new. ``stop`` hears signals while the loop runs: a first ends it after the step, saved.
@@ -70,9 +72,8 @@ def run(
     Raises:
         CompileError, ConfigError: before anything is written.
     """
-    planned = [
-        Planned(p, plan) for p, plan in zip(pipelines, compile_pipelines(pipelines, runtime.machine), strict=True)
-    ]
+    plans = compile_pipelines(pipelines, runtime.machine) if plans is None else plans
+    planned = [Planned(pipeline, plan) for pipeline, plan in zip(pipelines, plans, strict=True)]
     _check_states(pipelines)
     num_steps = _num_steps(pipelines[0], steps)
     orders = _training_orders(planned[0], seed)
@@ -83,6 +84,7 @@ def run(
         found = _found(folder, checkpoints, description)
         if found is not None and found.step == num_steps and _is_exported(planned[0], folder):
             return RunResult((), out, num_steps, resumed_from=num_steps)
+        check_before_run(pipelines, plans)
         executor = runtime.start(planned, seed=seed, total_steps=num_steps)
         try:
             start = Start(out, num_steps, found.step if found is not None else None, again=not folder.is_new)
@@ -141,7 +143,8 @@ def _training_orders(planned: Planned, seed: int) -> dict[str, ShuffledOrder]:
         options = call.options
         rows = _rows(call)
         if len(rows) < options["batch_size"]:
-            what = f"`{options['data']}` has {len(rows)} rows, fewer than batch_size={options['batch_size']}."
+            found = f"`{options['data']}` has {counted(len(rows), 'row')} in the split `{options['split']}`"
+            what = f"{found}, fewer than batch_size={options['batch_size']}."
             raise ConfigError([Problem(what, call.at, fix="lower `batch_size` or give more data")])
         orders[call.name] = ShuffledOrder(len(rows), options["batch_size"], seed)
     return orders
@@ -151,7 +154,7 @@ def _rows(call: Call) -> PromptRows:
     """The data of a source; ``test_share`` is an option that a source of one's own need not have."""
     options = call.options
     test_share = options["test_share"] if call.contract.option("test_share") is not None else 0.0
-    return open_rows(options["data"], options["split"], test_share)
+    return rows_in_use(options["data"], options["split"], test_share)
 
 
 class _Saver:

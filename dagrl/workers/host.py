@@ -21,11 +21,11 @@ from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.specs import WorkerGroup
 from dagrl.ops.random import hash_ids, key_of
 from dagrl.rewards.pool import close_pools
+from dagrl.storage.checkpoints import PartRecord
 from dagrl.storage.folder import write_folder
 from dagrl.workers.column_metrics import column_metrics
 from dagrl.workers.frames import Frames, Rows, Shard
 from dagrl.workers.node_runner import Columns, NodeInputs, NodeOutput, run_node
-from dagrl.storage.checkpoints import PartRecord
 from dagrl.workers.policy import PolicyWorker
 from dagrl.workers.state_parts import OpenPart, load_process, save_process
 
@@ -89,8 +89,9 @@ class NodeTask:
 class NodeReport:
     """What the driver learns of a task: counts, metrics and state, never a column.
 
-    ``metrics`` are the node's own, ``statistics`` those of the row columns it wrote. ``kept`` are the row ids that a filter let pass; ``num_tokens`` counts the tokens of each row, where they are
-    written. ``bytes`` are those of the written tensors.
+    ``metrics`` are the node's own, ``statistics`` those of the row columns it wrote. ``kept`` are the row ids that a
+    filter let pass; ``num_tokens`` counts the tokens of each row, where they are written. ``bytes`` are those of the
+    written tensors.
     """
 
     num_rows: int

@@ -14,7 +14,7 @@ from dagrl.data.columns import DTYPES, ColumnType
 from dagrl.data.join import Widths
 from dagrl.data.metrics import Metrics
 from dagrl.data.objects import object_array
-from dagrl.errors import NodeError
+from dagrl.errors import NodeError, counted, with_article
 from dagrl.graph.contract import NodeContract
 from dagrl.graph.pipeline import Call
 from dagrl.graph.roles import LossColumns
@@ -116,13 +116,11 @@ def _parts(call: Call, returned: Any) -> tuple[Any, Any, Metrics]:
     metrics = parts.pop(0) if layout.metrics else Metrics()
     if isinstance(call.contract.state, type) and not isinstance(state, call.contract.state):
         expected = call.contract.state.__name__
-        raise NodeError(
-            f"`{call.name}` returned a {type(state).__name__} as its new state, its annotation says {expected}"
-        )
+        raise NodeError(f"`{call.name}` returned {_kind(state)} as its new state, its annotation says {expected}")
     if isinstance(call.contract.state, type):
         check_state(call.name, state, call.contract.state)
     if not isinstance(metrics, Metrics):
-        raise NodeError(f"`{call.name}` returned a {type(metrics).__name__} where its annotation says Metrics")
+        raise NodeError(f"`{call.name}` returned {_kind(metrics)} where its annotation says Metrics")
     return columns, state, metrics
 
 
@@ -133,7 +131,7 @@ def _named(call: Call, contract: NodeContract, columns: Any, wanted: frozenset[s
         return {contract.writes[0].name: columns}
     if not isinstance(columns, contract.result.columns):
         expected = contract.result.columns.__name__
-        raise NodeError(f"`{call.name}` returned a {type(columns).__name__}, its annotation says {expected}")
+        raise NodeError(f"`{call.name}` returned {_kind(columns)}, its annotation says {expected}")
     named = {write.name: getattr(columns, write.name) for write in contract.writes}
     for write in contract.writes:
         if named[write.name] is None and (not write.optional or write.name in wanted):
@@ -145,16 +143,16 @@ def _column(call: Call, what: str, declared: ColumnType, value: Any, num_rows: i
     if declared.is_object:
         array = _object_column(call, what, value)
         if len(array) != num_rows:
-            raise NodeError(f"`{call.name}` returned {len(array)} rows for {what}, it was given {num_rows}")
+            raise NodeError(f"`{call.name}` returned {counted(len(array), 'row')} for {what}, it was given {num_rows}")
         return array
     if not isinstance(value, Tensor):
-        raise NodeError(f"`{call.name}` returned a {type(value).__name__} for {what}, declared {declared}")
+        raise NodeError(f"`{call.name}` returned {_kind(value)} for {what}, declared {declared}")
     dtype = getattr(torch, DTYPES[declared.dtype])
     if value.dtype != dtype or value.ndim != len(declared.dims):
         found = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
         raise NodeError(f"`{call.name}` returned {found} for {what}, declared {declared}")
     if len(value) != num_rows:
-        raise NodeError(f"`{call.name}` returned {len(value)} rows for {what}, it was given {num_rows}")
+        raise NodeError(f"`{call.name}` returned {counted(len(value), 'row')} for {what}, it was given {num_rows}")
     return value.detach()
 
 
@@ -162,9 +160,7 @@ def _object_column(call: Call, what: str, value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1:
         return value
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
-        raise NodeError(
-            f"`{call.name}` returned a {type(value).__name__} for {what}: give a list, one value for each row"
-        )
+        raise NodeError(f"`{call.name}` returned {_kind(value)} for {what}: give a list, one value for each row")
     return object_array(value)
 
 
@@ -192,3 +188,7 @@ def _widths(call: Call, inputs: NodeInputs, columns: Columns) -> Widths:
     if "S" in sizes and sizes["S"] != width_p + width_t:
         raise NodeError(f"`{call.name}` returned S={sizes['S']}, which is not P={width_p} + T={width_t}")
     return Widths(width_p, width_t)
+
+
+def _kind(value: Any) -> str:
+    return with_article(type(value).__name__)

@@ -13,7 +13,7 @@ from dagrl.graph.specs import ModelSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Conversation = list[dict[str, str]]
+Conversation = list[dict[str, Any]]
 _PROBE: Conversation = [{"role": "user", "content": "x"}]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float32, Int64
@@ -71,13 +71,13 @@ class PolicyWorker:
 
     def apply_chat_template(self, messages: Objects[Sequence[Message]]) -> list[list[int]]:
         """Token ids of each prompt, generation prompt included; equal prompts are tokenised once."""
-        keys = [tuple((message["role"], message["content"]) for message in prompt) for prompt in messages]
-        distinct = dict(zip(keys, messages, strict=True))
+        conversations = [[dict(message) for message in prompt] for prompt in messages]
+        keys = [repr(conversation) for conversation in conversations]
+        distinct = dict(zip(keys, conversations, strict=True))
         if not distinct:
             return []
-        conversations = [[dict(message) for message in prompt] for prompt in distinct.values()]
-        tokenised = render_prompts(self.group.model, self.tokenizer, conversations)
-        ids: dict[Any, list[int]] = dict(zip(distinct, tokenised, strict=True))
+        tokenised = render_prompts(self.group.model, self.tokenizer, list(distinct.values()))
+        ids = dict(zip(distinct, tokenised, strict=True))
         return [ids[key] for key in keys]
 
     def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:

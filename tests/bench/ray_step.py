@@ -26,9 +26,10 @@ class PlainSide:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "1000"}
+        command = [sys.executable, "-m", "tests.bench.plain_process"]
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.bench.plain_process", *map(str, (rank, processes, port, threads)), rollout],
+                [*command, *map(str, (rank, processes, port, threads)), rollout],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
             )
             for rank in range(processes)

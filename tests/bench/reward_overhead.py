@@ -1,7 +1,7 @@
 """``python -m tests.bench.reward_overhead``: milliseconds a step that calling a trivial function in processes costs.
 
-Warm, 512 rows, by shape; the whole node is timed. Prints one JSON line last. A quiet machine gives the figure: the
-least of the medians of several rounds, since a neighbour's load only adds.
+Warm, 512 rows, by shape; the whole node is timed. Prints one JSON line last: the median of the steps, and CPU time,
+which a neighbour's load changes less.
 """
 
 import json
@@ -10,6 +10,8 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+
+import psutil
 
 CODE = """
 def columns(*, response_text, answers):
@@ -25,9 +27,14 @@ def trl(prompts, completions, answer, **kwargs):
     return [float(text == expected) for text, expected in zip(completions, answer)]
 """
 
+SHAPES = ("columns", "compute_score", "with_details", "trl")
 
-def reward_overhead(num_rows: int = 512, rounds: int = 5, steps: int = 30) -> dict[str, float]:
-    """Milliseconds of a warm step for each shape: the least of the rounds' medians."""
+
+def reward_overhead(num_rows: int = 512, rounds: int = 30, steps: int = 5) -> dict[str, dict[str, float]]:
+    """For each shape the median milliseconds of a warm step, and CPU milliseconds a step of the run and its processes.
+
+    The shapes take turns, so that a neighbour's load meets all of them alike.
+    """
     from dagrl.nodes import reward_function
     from dagrl.rewards.pool import close_pools
 
@@ -36,28 +43,40 @@ def reward_overhead(num_rows: int = 512, rounds: int = 5, steps: int = 30) -> di
     chats = [[{"role": "user", "content": f"question {row // 4}"}] for row in range(num_rows)]
     fields = [{"prompt": f"question {row // 4}", "answer": answers[row]} for row in range(num_rows)]
     sources = ["bench"] * num_rows
-    found: dict[str, float] = {}
+    walls: dict[str, list[float]] = {name: [] for name in SHAPES}
+    spent: dict[str, float] = dict.fromkeys(SHAPES, 0.0)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trivial_rewards.py"
         file.write_text(CODE)
-        for name in ("columns", "compute_score", "with_details", "trl"):
-
-            def step(function: str = f"{file}:{name}") -> float:
-                started = time.perf_counter()
-                reward_function(chats, texts, answers, sources, fields, function=function)
-                return time.perf_counter() - started
-
-            for _ in range(5):
-                step()
-            medians = [statistics.median(step() for _ in range(steps)) for _ in range(rounds)]
-            found[name] = round(1000 * min(medians), 2)
+        for turn in range(-2, rounds):
+            for name in SHAPES:
+                before = _cpu_seconds()
+                for _ in range(steps):
+                    started = time.perf_counter()
+                    reward_function(chats, texts, answers, sources, fields, function=f"{file}:{name}")
+                    if turn >= 0:
+                        walls[name].append(time.perf_counter() - started)
+                spent[name] += _cpu_seconds() - before if turn >= 0 else 0.0
     close_pools()
-    return found
+    return {
+        name: {
+            "ms": round(1000 * statistics.median(walls[name]), 2),
+            "cpu_ms": round(1000 * spent[name] / (rounds * steps), 2),
+        }
+        for name in SHAPES
+    }
+
+
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and all below it."""
+    one = psutil.Process()
+    times = [process.cpu_times() for process in one.children(recursive=True)]
+    return time.process_time() + sum(each.user + each.system for each in times)
 
 
 def main() -> None:
     """Measure and print."""
-    report = {"bench": "reward_overhead", "rows": 512, "load1": os.getloadavg()[0], "ms_per_step": reward_overhead()}
+    report = {"bench": "reward_overhead", "rows": 512, "load1": os.getloadavg()[0], "per_step": reward_overhead()}
     print(json.dumps(report))
 
 

@@ -232,6 +232,21 @@ def has_no_first_state(rewards: B, *, state: Counted) -> tuple[B, Counted]:
     return rewards, state
 
 
+@node(writes="rewards")
+def returns_a_number(rewards: B) -> B:
+    return 3
+
+
+@node(writes="rewards", check=lambda call: [("`size` is 2", "make it odd")])
+def refuses_with_a_fix(rewards: B, *, size: int) -> B:
+    return rewards
+
+
+@node(writes="rewards", check=lambda call: [("no fix",)])
+def checks_with_half_a_pair(rewards: B) -> B:
+    return rewards
+
+
 NODES = [
     (edits_its_input, "runs", "edited its input `rewards`"),
     (edits_behind_torchs_back, "runs", "edited its input `rewards`"),
@@ -268,6 +283,9 @@ NODES = [
     (wants_the_unknowable, "runs", "the option `helper` has no default"),
     (refuses_its_example, "runs", "its own check refuses {'size': 2}: `size` is 2: it must be even"),
     (cannot_check, "runs", "its check raised KeyError"),
+    (returns_a_number, "runs", "returned an int for `rewards`, declared f32[B]"),
+    (refuses_with_a_fix, "runs", "its own check refuses {'size': 2}: `size` is 2"),
+    (checks_with_half_a_pair, "runs", "its check returned [('no fix',)]"),
     (has_no_first_state, "runs", "its state `Counted` cannot be made without arguments"),
 ]
 
@@ -372,7 +390,13 @@ def refuses_its_default(new_logprobs: BT, response_mask: Mask, *, cap: float = 1
     return -new_logprobs.clamp(max=cap), Metrics()
 
 
+@loss()
+def loss_of_a_number(new_logprobs: BT, response_mask: Mask) -> tuple[BT, Metrics]:
+    return 3
+
+
 LOSSES = [
+    (loss_of_a_number, "runs", "returned an int, not losses and metrics"),
     (shares_a_micro_batch, "micro-batch", "depends on which rows share its micro-batch: the loss of row 0 was"),
     (loss_over_padding, "padding width", "depends on the padding width: the loss of row"),
     (loss_without_mask, "masked places", "reads masked places, where nan stood: the loss of row"),

@@ -77,6 +77,7 @@ WITH_NODES = (
     "from dagrl.nodes import (",
     "from own_nodes import token_rewards, watch, whole_rewards\nfrom dagrl.nodes import (",
 )
+OWN_UPDATE = "update_policy(actor, answer, loss=kl_loss())"
 IN_STEP = "        update_policy(\n"
 OTHER_PIPELINE = (
     '    with Pipeline("other") as other:\n'
@@ -84,6 +85,37 @@ OTHER_PIPELINE = (
     '    with Pipeline("grpo"'
 )
 UPDATE = "actor, rollout, old, reference, advantage,"
+
+#: Calls for the step of pipelines/grpo.py, a fault in each, and the line and words by which a message tells it.
+FAULTY_CALLS = """        reward = verify(batch, rollout)
+        twice = verify(batch, rollout, name="prompts")
+        lacking = grpo_advantage(rollout, name="lacking")
+        both = grpo_advantage(rollout, reward, twice, name="both")
+        dtype = grpo_advantage(rollout, whole_rewards(rollout), name="dtype")
+        rank = grpo_advantage(rollout, token_rewards(rollout), name="rank")
+        strange = verify(foreign, rollout, name="strange")
+        second = prompts(data=cfg.data, batch_size=8, name="second")
+        mixed = verify(second, rollout, name="mixed")
+        tensor = verify(batch, rollout, [1.0], name="tensor")
+        unbound = old_logprob(rollout, name="unbound")
+        watch(reward, lacking, both, dtype, rank, strange, mixed, tensor, unbound, name="watch_all")
+        verify(batch, rollout, name="dead")
+"""
+FAULTS = [
+    ("process_on_nodes=[64]", "resource pool `main` needs 64 processes, the local executor has 1"),
+    ('name="prompts"', "two calls are named `prompts`"),
+    ('name="lacking"', "`lacking` reads `rewards: f32[B]`, but no edge into it carries that column"),
+    ('name="both"', "`both` reads `rewards`, and 2 edges into it carry that column"),
+    ('name="dtype"', "`dtype` reads `rewards: f32[B]`, but `whole_rewards` writes it as `i64[B]`"),
+    ('name="rank"', "`rank` reads `rewards: f32[B]`, but `token_rewards` writes it as `f32[B T]`"),
+    ('name="strange"', "`verify` was passed an edge of pipeline `other`"),
+    ('name="mixed"', "`mixed` joins edges of different `prompts` calls"),
+    ('name="tensor"', "`verify` was passed a list inside pipeline `grpo`"),
+    ('name="unbound"', "`old_logprob` runs on one worker group (`actor: Policy`), got none"),
+    ('name="dead"', "nobody takes the output of `dead`, and it changes nothing by itself"),
+    (IN_STEP.strip(), "`update_policy` reads `ref_logprobs: f32[B T]`, but no edge into it carries that column"),
+    ("return verifi(", "NameError: name 'verifi' is not defined"),
+]
 
 #: id -> edits of pipelines/grpo.py, a text on the line at fault, and what the message must say.
 EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
@@ -158,6 +190,68 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         "verify(prompts(",
         ("joins edges of different `prompts` calls", "`prompts#2`", "one `prompts` call"),
     ),
+    "two steps": (
+        (
+            ('    with Pipeline("eval", every=cfg.eval_every)', '    with Pipeline("second", steps=3)'),
+            ("        report(batch, verify(batch, answer))", "        " + OWN_UPDATE),
+        ),
+        'Pipeline("second"',
+        (
+            "pipeline `second` comes after the step, so it evaluates, but has steps=3",
+            "`update_policy` changes a model, but pipeline `second` only evaluates",
+            "which `build` returns first",
+        ),
+    ),
+    "the evaluation first": (
+        (("    return step, held_out", "    return held_out, step"),),
+        'Pipeline("eval"',
+        ("pipeline `eval` comes first, so it is the step, but has every=60", "return the step first"),
+    ),
+    "one pipeline twice": (
+        (("    return step, held_out", "    return step, step"),),
+        'Pipeline("grpo"',
+        ("two pipelines are named `grpo`", "its own name"),
+    ),
+    "a pipeline without calls": (
+        (("    return step, held_out", '    return step, Pipeline("empty")'),),
+        'Pipeline("empty")',
+        ("pipeline `empty` has no calls", "inside its `with` block"),
+    ),
+    "a pipeline name of two words": (
+        (('Pipeline("grpo"', 'Pipeline("my step"'),),
+        'Pipeline("my step"',
+        ("a pipeline is named 'my step'", "letters, digits"),
+    ),
+    "nodes outside of a pipeline": (
+        (('    with Pipeline("grpo", steps=cfg.steps) as step:', "    if True:"),),
+        "batch = prompts(",
+        ("TypeError: prompts() missing a required argument: 'positions'", "inside `with Pipeline(...)`"),
+    ),
+    "an edge after its pipeline": (
+        (("    return step, held_out", "    report(reward)\n    return step, held_out"),),
+        "    report(reward)",
+        ("`report` was given an edge, but no pipeline is open here", "inside `with Pipeline(...)`"),
+    ),
+    "a pipeline as input": (
+        (("verify(batch, rollout)", "verify(step, rollout)"),),
+        "verify(step, rollout)",
+        ("`verify` was passed a Pipeline inside pipeline `grpo`", "takes edges"),
+    ),
+    "an edge by keyword": (
+        (("verify(batch, rollout)", "verify(batch, response_text=rollout)"),),
+        "response_text=rollout",
+        ("`verify` was passed `response_text=` by keyword", "by position"),
+    ),
+    "an edge unpacked": (
+        (("reward = verify(batch, rollout)", "reward, _ = verify(batch, rollout)"),),
+        "reward, _ =",
+        ("the edge from `verify` cannot be unpacked", "narrow it with `only`"),
+    ),
+    "a batch larger than the data": (
+        (("batch_size=cfg.batch_size", "batch_size=10**6"),),
+        "batch_size=10**6",
+        ("`zoo:larger` has ", "fewer than batch_size=1000000", "lower `batch_size`"),
+    ),
     "edge of another pipeline": (
         (('    with Pipeline("grpo"', OTHER_PIPELINE), ("verify(batch, rollout)", "verify(foreign, rollout)")),
         "verify(foreign, rollout)",
@@ -174,7 +268,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     "number in a pipeline": (
         (("verify(batch, rollout)", "verify(batch, rollout, 3)"),),
         "verify(batch, rollout, 3)",
-        ("`verify` was passed a int inside", "options go by keyword"),
+        ("`verify` was passed an int inside", "options go by keyword"),
     ),
     "no worker group": (
         (("old_logprob(actor, rollout)", "old_logprob(rollout)"),),
@@ -241,6 +335,16 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         "not today",
         ("ValueError: not today", "mend that line"),
     ),
+    "build raises what has no words": (
+        (("    return step, held_out", "    raise KeyError"),),
+        "raise KeyError",
+        ("KeyError: no message", "mend that line"),
+    ),
+    "build ends the program": (
+        (("    return step, held_out", "    raise SystemExit(0)"),),
+        "raise SystemExit",
+        ("SystemExit: 0", "return normally"),
+    ),
     "build returns something else": (
         (("    return step, held_out", "    return [step, held_out]"),),
         "def build",
@@ -260,6 +364,31 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         (("def build(", "def make("),),
         "GRPO (arXiv",
         ("the file defines no function `build`", "def build(cfg: Config)"),
+    ),
+    "Config that is no dataclass": (
+        (("@dataclass(frozen=True, kw_only=True)\n", ""),),
+        "GRPO (arXiv",
+        ("`Config` is not a dataclass", "@dataclass"),
+    ),
+    "Config with a default that is shared": (
+        (("    steps: int = 240", "    steps: int = 240\n    tags: list[str] = []"),),
+        "@dataclass",
+        ("ValueError: mutable default", "default_factory"),
+    ),
+    "Config that needs a value": (
+        (("    steps: int = 240", "    steps: int"),),
+        "steps: int",
+        ("`steps`: it has no default and was not set", "--set steps=..."),
+    ),
+    "a number as text": (
+        (("    lr: float = 2.5e-4", '    lr: float = "1e-6"'),),
+        "lr: float",
+        ("`lr`: got '1e-6'; it should be a valid number", "declared `lr: float`"),
+    ),
+    "a number as text for a node": (
+        (("temperature=cfg.temperature", 'temperature="0.7"'),),
+        'temperature="0.7"',
+        ("`generate` got `temperature='0.7'`", "pass `temperature` as float"),
     ),
     "no Config": (
         (("class Config:", "class Settings:"), ("cfg: Config", "cfg: Settings")),
@@ -310,6 +439,16 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         (("ppo_clip(eps=cfg.clip) + cfg.kl", "0 * ppo_clip(eps=cfg.clip) + 0"),),
         IN_STEP.strip(),
         ("in which every coefficient is 0", "other than 0"),
+    ),
+    "a scoring micro-batch below 0": (
+        (("old_logprob(actor, rollout)", "old_logprob(actor, rollout, micro_batch_size=-1)"),),
+        "micro_batch_size=-1",
+        ("`micro_batch_size` is -1", "at least 0"),
+    ),
+    "an option that is no number": (
+        (("temperature=cfg.temperature", 'temperature=float("nan")'),),
+        'float("nan")',
+        ("`generate` got `temperature=nan`: it is not a number", "pass `temperature` as float"),
     ),
     "adamw values": (
         (("betas=(0.9, 0.99)", "betas=(0.9, 1.5)"),),
@@ -392,7 +531,17 @@ def test_a_broken_pipeline_file(kind: str, command: Command) -> None:
         (["temperature=-1"], "rollout = generate(", ("`temperature` is -1.0", "0 (greedy) or more")),
         (["mini_batch_size=-4"], "update_policy(", ("`mini_batch_size` is -4", "at least 0")),
         (["batch_size=100000000"], "batch = prompts(", ("fewer than batch_size=100000000", "lower `batch_size`")),
-        (["steps=0"], 'Pipeline("grpo"', ("runs for steps=0", "--steps 100")),
+        (["steps=0"], 'Pipeline("grpo"', ("has steps=0", "at least 1; None: as many as `--steps` says")),
+        (["steps=-5"], 'Pipeline("grpo"', ("has steps=-5", "at least 1")),
+        (["kl=none"], "kl: float", ("got 'none'", "declare `kl: float | None`")),
+        (["kl=false"], "kl: float", ("got 'false'", "declare `kl: float | None`")),
+        (["kl=nan"], "ppo_clip(eps", ("has a coefficient that is no number", "finite")),
+        (["n=four", "n=five"], "n: int", ("`n`: got 'five'",)),
+        (["n=4.5"], "n: int", ("`n`: got '4.5'",)),
+        (["optimizer.lr=1"], "class Config", ("no field `optimizer.lr`", "without dots", "did you mean `lr`?")),
+        (["workers=100"], "ResourcePool(", ("needs 100 processes, the local executor has 1",)),
+        (["data="], "batch = prompts(", ("`data` is empty", "`zoo:larger`")),
+        (["model="], 'WorkerGroup("actor"', ("the model reference is empty", "`zoo:tiny`")),
         (["eval_every=0"], 'Pipeline("eval"', ("has every=0", "at least 1")),
         (["clip=0"], "ppo_clip(eps", ("`eps` is 0.0", "between 0 and 1")),
     ],
@@ -404,6 +553,12 @@ def test_wrong_values(assignments: list[str], at: str, said: tuple[str, ...], co
     assert line_of(file, at) in message
     for words in said:
         assert words in message, message
+
+
+@pytest.mark.parametrize("assignment", ["steps=0", "batch_size=100000000", "eval_every=0", "n=0", "workers=2", "lr=0"])
+def test_a_plan_finds_wrong_values_as_a_run_does(assignment: str, command: Command) -> None:
+    planned = command.refused(GRPO, "--set", assignment, verb="plan")
+    assert planned == command.refused(GRPO, "--set", assignment)
 
 
 @pytest.mark.parametrize(
@@ -436,6 +591,65 @@ def test_a_file_that_is_not_python(command: Command) -> None:
     assert "is no Python file" in command.refused("notes.txt")
     (command.folder / "latin.py").write_bytes(b"# \xe9\n")
     assert "`latin.py` cannot be read" in command.refused("latin.py")
+    (command.folder / "empty.py").write_text("")
+    message = command.refused("empty.py")
+    assert "the file defines no `Config`" in message
+    assert "the file defines no function `build`" in message
+    (command.folder / "zeros.py").write_bytes(b"x = 1\n\0\n")
+    assert "zeros.py" in command.refused("zeros.py")
+
+
+def test_files_that_import_each_other(command: Command) -> None:
+    (command.folder / "ring_one.py").write_text("from ring_two import second\n\nfirst = 1\n")
+    (command.folder / "ring_two.py").write_text("from ring_one import first\n\nsecond = 2\n")
+    edit = ("from dagrl.nodes import (", "from ring_one import first\nfrom dagrl.nodes import (")
+    file = edited_pipeline(command.folder, edit)
+    message = command.refused(file)
+    assert "ImportError: cannot import `first` from `ring_one`: the two import each other." in message
+    assert re.search(r"at +ring_two\.py:1\n +from +ring_one\.py:1\n +from +edited\.py:", message), message
+    assert "into a file of its own" in message
+    assert str(command.folder) not in message
+
+
+@pytest.mark.parametrize("decorator", ["node", "loss"])
+def test_a_decorator_without_parentheses(decorator: str, command: Command) -> None:
+    lines = ["from dagrl import loss, node", f"@{decorator}", "def mine(rewards):", "    return rewards", ""]
+    (command.folder / f"bare_{decorator}.py").write_text("\n".join(lines))
+    edit = ("from dagrl.nodes import (", f"from bare_{decorator} import mine\nfrom dagrl.nodes import (")
+    message = command.refused(edited_pipeline(command.folder, edit))
+    assert f"`@{decorator}` stands without parentheses" in message
+    assert f"bare_{decorator}.py:2" in message
+    assert f"write `@{decorator}(" in message
+
+
+def test_a_build_that_calls_itself(command: Command) -> None:
+    file = edited_pipeline(command.folder, ("    return step, held_out", "    return build(cfg)"))
+    message = command.refused(file)
+    assert "RecursionError" in message
+    assert line_of(file, "return build(cfg)") in message
+    assert len(message.splitlines()) < 12
+
+
+def test_all_that_can_be_wrong_with_a_graph_in_one_message(command: Command) -> None:
+    """A node that does not exist ends `build`; what was recorded until then is told all the same."""
+    (command.folder / "own_nodes.py").write_text(NODES)
+    edits: Edits = (
+        WITH_NODES,
+        ("process_on_nodes=[cfg.workers]", "process_on_nodes=[64]"),
+        ('    with Pipeline("grpo"', OTHER_PIPELINE),
+        ("        reference = ref_logprob(ref, rollout)\n", ""),
+        (UPDATE, "actor, rollout, old, advantage,"),
+        ("        reward = verify(batch, rollout)\n", FAULTY_CALLS),
+        ("    return step, held_out", "    return verifi(step, held_out)"),
+    )
+    file = edited_pipeline(command.folder, *edits)
+    message = command.refused(file)
+    for at, words in FAULTS:
+        place = line_of(file, at)
+        found = re.search(rf"{re.escape(words)}[^\n]*\n\s+at +{re.escape(place)}\n", message)
+        assert found, f"{words!r} at {place} is missing in\n{message}"
+    lines = [int(number) for number in re.findall(r"^\s+at +edited\.py:(\d+)$", message, re.MULTILINE)]
+    assert lines[:-1] == sorted(lines[:-1])
 
 
 def test_a_run_folder_that_is_not_empty(command: Command) -> None:
@@ -525,7 +739,7 @@ def test_all_faults_of_a_file_come_in_one_message_in_file_order(command: Command
         "`verify` runs on no model",
         "`prompts` has n=1",
         "`old_logprob` runs on one worker group",
-        "was passed a int",
+        "was passed an int",
         "reads `advantages",
         "no option `epz`",
         "named `tset`",

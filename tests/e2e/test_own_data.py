@@ -12,9 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from support import GRPO, edited_pipeline, event_lines, metrics_lines
 
+from dagrl import ResourcePool, WorkerGroup, policy
 from dagrl.cli.main import _exit_code
 from dagrl.cli.pipeline_file import load_pipelines
+from dagrl.data.rows import open_rows
 from dagrl.trainer.loop import run
+from dagrl.workers.policy import PolicyWorker
 
 
 def pairs(count: int, start: int = 300) -> list[tuple[str, str]]:
@@ -100,18 +103,27 @@ def test_shape_and_format_change_nothing_in_the_numbers(tmp_path: Path) -> None:
     assert numbers[0] == numbers[1] == numbers[2]
 
 
-HELD_OUT = (
-    ("    steps: int = 240", "    test_share: float = 0.0\n    steps: int = 240"),
-    ("data=cfg.data, batch_size", "data=cfg.data, test_share=cfg.test_share, batch_size"),
-    ('split="test", batch_size=1024', 'split="test", test_share=cfg.test_share, batch_size=2'),
-)
-
-
-def test_a_part_of_one_file_is_held_out(tmp_path: Path) -> None:
-    data = write(tmp_path / "rows.jsonl", rows_of(plain, 40))
-    lines = trained(tmp_path, data, *HELD_OUT, test_share=0.2)
+def test_a_part_of_one_file_is_held_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "rows.jsonl", rows_of(plain, 40))
+    code, _, err = command(capsys, monkeypatch, tmp_path, GRPO, "data=rows.jsonl", "test_share=0.2")
+    assert code == 0, err
+    lines = metrics_lines(tmp_path / "out")
     assert [line["pipeline"] for line in lines] == ["eval", "grpo", "grpo", "eval"]
     assert "reward/mean/rows" in lines[0]
+    events = [json.loads(line) for line in (tmp_path / "out/events.jsonl").read_text().splitlines()]
+    (seen,) = {e["rows"] for e in events if e["event"] == "OpFinished" and e["op"] == "report"}
+    assert 1 < seen < 20
+
+
+def test_a_part_of_one_file_that_is_too_small_for_a_batch_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "rows.jsonl", rows_of(plain, 40))
+    sets = ("data=rows.jsonl", "test_share=0.5", "batch_size=39")
+    says = ("rows in the split `train`, fewer than batch_size=39",)
+    refused(command(capsys, monkeypatch, tmp_path, GRPO, *sets), tmp_path, says)
 
 
 def test_an_evaluation_of_five_rows_in_batches_of_two_is_the_mean_over_five(tmp_path: Path) -> None:
@@ -187,7 +199,15 @@ BROKEN: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "data_source": (broken('{"prompt": "3 5", "answer": "5", "data_source": 7}'), ("line 7: `data_source` is 7",)),
     "many": (broken(*["{"] * 7), ("line 7:", "line 11:", "has 7 such rows; the first 5 are listed")),
     "gzip cut short": (gzip.compress(b"\n".join(line.encode() for line in GOOD))[:-9], ("damaged gzip file",)),
-    "too few": (broken()[: len(GOOD[0])], ("has 1 rows, fewer than batch_size=4", "lower `batch_size`")),
+    "too few": (
+        broken()[: len(GOOD[0])],
+        ("has 1 row in the split `train`, fewer than batch_size=4", "lower `batch_size`"),
+    ),
+    "a name twice": (broken('{"prompt": "3 5", "answer": "5", "answer": "3"}'), ("line 7: it has `answer` twice",)),
+    "unknown role": (
+        broken('{"prompt": [{"role": "human", "content": "3 5"}]}'),
+        ("line 7: `prompt[0]` has the role `human`", "`user`"),
+    ),
 }
 
 
@@ -241,7 +261,9 @@ def test_broken_parquet_rows(
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("rows.jsonl", ("`rows.jsonl` is one file and has no split `test`", "`test_share=0.1`")),
+        ("rows.jsonl", ("`rows.jsonl` is one file and has no split `test`", "`--set test_share=0.1`")),
+        ("empty.parquet", ("`empty.parquet` is no readable parquet file",)),
+        ("cut.parquet", ("`cut.parquet` is no readable parquet file",)),
         ("none.jsonl", ("`none.jsonl` is not known: there is no such file",)),
         ("none", ("`none` is not known: there is no such file or folder", "zoo:larger")),
         ("rows.csv", ("`rows.csv` is neither a file of rows nor a folder",)),
@@ -263,6 +285,9 @@ def test_data_that_cannot_be_found_or_opened(
     write(tmp_path / "rows.jsonl", rows_of(plain, 6))
     (tmp_path / "rows.csv").write_text("prompt,answer\n")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "empty.parquet").write_bytes(b"")
+    whole = write(tmp_path / "whole.parquet", rows_of(plain, 6)).read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
     refused(command(capsys, monkeypatch, tmp_path, GRPO, f"data={data}"), tmp_path, says)
 
 
@@ -279,7 +304,7 @@ def test_data_that_cannot_be_found_or_opened(
         ),
         ("cfg.model, optimizer", "cfg.model, stop_tokens='<eos>', optimizer", ("`policy` got `stop_tokens='<eos>'`",)),
         ("cfg.model, optimizer", "cfg.model, chat_template='none.jinja', optimizer", ("`none.jinja` cannot be read",)),
-        ("data=cfg.data, batch_size", "data=cfg.data, test_share=0.1, batch_size", ("has splits of its own",)),
+        ("test_share: float = 0.0", "test_share: float = 0.1", ("has splits of its own", "leave `test_share` out")),
     ],
 )
 def test_options_that_do_not_fit(
@@ -306,3 +331,79 @@ def test_a_prompt_that_is_too_long_while_it_runs_is_named_with_exit_code_2(
     assert "8 of 8 rows have a prompt of more than max_prompt_tokens=20 tokens" in err
     assert "212 tokens: '345 678345" in err
     assert "Traceback" not in err
+
+
+CHANGE = """
+from pathlib import Path
+
+from dagrl import node
+from dagrl.data.columns import Objects
+
+
+@node(writes="answers")
+def change(answers: Objects[str]) -> Objects[str]:
+    file = Path("mine/{split}.jsonl")
+    {edit}
+    return answers
+"""
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        ("file.write_text('')", "is another than it was"),
+        ("file.write_text(file.read_text()[:-150])", "has changed since it was opened"),
+        ("file.write_text(file.read_text().replace('answer', 'nswera'))", "is another than it was"),
+        ("file.write_text(file.read_text() * 2)", "bytes and has"),
+        ("file.unlink(missing_ok=True)", "it is gone"),
+    ],
+)
+def test_a_file_that_changes_during_the_run_ends_it_with_exit_code_2(
+    tmp_path: Path,
+    edit: str,
+    says: str,
+    split: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine/train.jsonl", rows_of(plain, 9))
+    write(tmp_path / "mine/test.jsonl", rows_of(plain, 5))
+    node = f"change_{split}_{len(edit)}"
+    (tmp_path / f"{node}.py").write_text(CHANGE.format(edit=edit, split=split))
+    file = edited_pipeline(
+        tmp_path,
+        ("from dagrl.nodes import (", f"from {node} import change\nfrom dagrl.nodes import ("),
+        (
+            "        reward = verify(batch, rollout)",
+            '        reward = verify(change(batch), rollout.only("response_text", "truncated"))',
+        ),
+    )
+    code, out, err = command(capsys, monkeypatch, tmp_path, file, "data=mine")
+    assert code == 2, err
+    assert "step 1/2" in out
+    assert f"data file `mine/{split}.jsonl` has changed since it was opened" in err
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_two_runs_in_one_process_read_the_file_as_it_is_at_their_start(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data/test.jsonl", rows_of(plain, 5))
+    for count in (9, 12, 6):
+        write(tmp_path / "data/train.jsonl", rows_of(plain, count))
+        lines = trained(tmp_path, tmp_path / "data")
+        assert [line["step"] for line in lines if line["pipeline"] == "grpo"] == [1, 2]
+
+
+def test_the_chat_template_gets_every_field_of_a_message(tmp_path: Path) -> None:
+    template = tmp_path / "names.jinja"
+    template.write_text("{{ bos_token }}{% for m in messages %}{{ m.content }}{{ m.name }}{% endfor %}=")
+    model = policy("zoo:tiny", chat_template=str(template))
+    worker = PolicyWorker(WorkerGroup("actor", model, pool=ResourcePool("main", [0])), total_steps=1, rollout=True)
+    said = {"role": "user", "content": "1"}
+    rows = [{"prompt": [said]}, {"prompt": [{**said, "name": "2"}]}, {"prompt": [{**said, "name": "3"}]}]
+    messages = [row.messages for row in open_rows(str(write(tmp_path / "rows.jsonl", rows)), "train")]
+    texts = worker.tokenizer.batch_decode(worker.apply_chat_template(messages), skip_special_tokens=True)
+    assert texts == ["1=", "12=", "13="]

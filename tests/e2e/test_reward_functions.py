@@ -13,6 +13,7 @@ from support import ROOT, edited_pipeline, load_grpo, metrics_lines, run_grpo
 
 from dagrl.compiler import compile_pipelines
 from dagrl.errors import CompileError, NodeError
+from dagrl.trainer import loop
 
 CODE = """
 def columns(*, response_text, answers, truncated):
@@ -74,7 +75,10 @@ def test_failed_rows_leave_their_groups_and_are_counted_and_shown(
     assert failed > 0
     assert line["reward/failed_rows"] == line["reward/unscorable"] == line["group/unscorable_rows"] == failed
     assert line["reward/mean"] == 1.0
-    assert f"failed on {failed} of 32 rows" in caplog.text
+    assert (
+        f"failed on {failed} of the 32 rows of this step, which are left out (max_failed_share=1 allows 32)"
+        in caplog.text
+    )
     assert "RuntimeError: wrong, and I will not say how wrong" in caplog.text
 
 
@@ -82,7 +86,7 @@ def test_too_many_failed_rows_end_the_run_with_one_error(tmp_path: Path) -> None
     file = pipeline_with(tmp_path, f"{tmp_path}/my_rewards.py:fails_on_some", ", max_failed_share=0.01")
     with pytest.raises(NodeError) as caught:
         run_grpo(tmp_path / "run", steps=2, file=file)
-    assert "more than max_failed_share=0.01 allows" in str(caught.value)
+    assert "of this step, and max_failed_share=0.01 allows 0" in str(caught.value)
     assert str(caught.value).count(f"{tmp_path}/my_rewards.py:17: raise RuntimeError") == 3
     assert any("in node `reward_function`" in note and "step 1" in note for note in caught.value.__notes__)
 
@@ -164,3 +168,99 @@ def test_prompts_without_answers_serve_a_reward_that_needs_none(tmp_path: Path) 
     options = ["--set", f"data={tmp_path}/prompts.jsonl", "--set", "batch_size=4", "--out", str(tmp_path / "run")]
     done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
+
+
+#: Files that compile, whose function cannot be used all the same, and what is said of it.
+UNUSABLE = {
+    "missing import": ("import nothing_of_this_name\ndef score(completions): ...", "ModuleNotFoundError: No module"),
+    "line": (
+        "\n\nraise ValueError('no judge')\ndef score(completions): ...",
+        "ValueError: no judge, at {file}:3: ",
+    ),
+    "broken import": ("import broken_helper\ndef score(completions): ...", "broken_helper.py, line 2"),
+    "exits": ("import sys\nsys.exit(4)\ndef score(completions): ...", "SystemExit: 4"),
+    "exits at once": ("import os\nos._exit(4)\ndef score(completions): ...", "its process exited with code 4 while"),
+    "hangs": ("import time\ntime.sleep(1000)\ndef score(completions): ...", "loading it took longer than 1 seconds"),
+    "no such name": ("from os.path import *", "has no `score` once it is imported"),
+    "no function": ("score = 5", "has `int`, not a function, as `score`"),
+    "hidden signature": (
+        "def deco(function):\n    def wrapper(*args, **kwargs):\n        return function(*args, **kwargs)\n"
+        "    return wrapper\n@deco\ndef score(completions): ...",
+        "its signature is `(*args, **kwargs)`, which does not tell its shape; a decorator",
+    ),
+    "column behind a decorator": (
+        "import functools\ndef deco(function):\n    return functools.wraps(function)(lambda **k: function(**k))\n"
+        "@deco\ndef score(completions, solution): ...",
+        "it requires `solution`, which a function of shape 'trl' is not given here; it can take `answer`, `answers`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_function_that_cannot_be_loaded_ends_the_run_before_a_model_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, message = UNUSABLE[name]
+    file = pipeline_with(tmp_path, "my_rewards.py:score", ", load_time_limit=1.0")
+    (tmp_path / "broken_helper.py").write_text("x = 1\ndef f(:\n")
+    (tmp_path / "my_rewards.py").write_text(code)
+    compile_pipelines(load_grpo(file).pipelines[:1])
+    monkeypatch.setattr(loop, "LocalExecutor", None)  # a run that gets as far fails in another way
+    with pytest.raises(CompileError) as caught:
+        run_grpo(tmp_path / "run", steps=1, file=file)
+    assert message.format(file=tmp_path / "my_rewards.py") in str(caught.value)
+    assert "`function` is 'my_rewards.py:score': " in str(caught.value)
+    assert "edited.py:" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_planning_does_not_run_the_file(tmp_path: Path) -> None:
+    file = pipeline_with(tmp_path, "my_rewards.py:score")
+    mark = tmp_path / "mark"
+    (tmp_path / "my_rewards.py").write_text(f"open({str(mark)!r}, 'w')\ndef score(completions, answer): ...")
+    command = [sys.executable, "-m", "dagrl.cli", "plan", str(file)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120).returncode == 0
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "def score(completions, solution): ...",
+            "it requires `solution`, which a function of shape 'trl'",
+        ),
+        ("if __name__ == '__main__':\n    def score(completions): ...", 'is defined under `if __name__ == "__main__"`'),
+        ("def score(*args, **kwargs): ...", "its signature is `(*args, **kwargs)`, which does not tell its shape"),
+        ("def score(completions:\n", "`my_rewards.py` line 1: "),
+    ],
+)
+def test_what_reading_tells_is_a_compile_error(code: str, message: str, tmp_path: Path) -> None:
+    file = pipeline_with(tmp_path, "my_rewards.py:score")
+    (tmp_path / "my_rewards.py").write_text(code)
+    with pytest.raises(CompileError) as caught:
+        compile_pipelines(load_grpo(file).pipelines[:1])
+    assert message in str(caught.value)
+
+
+def test_the_command_ends_with_2_when_the_function_cannot_be_loaded(tmp_path: Path) -> None:
+    file = pipeline_with(tmp_path, "my_rewards.py:score")
+    (tmp_path / "my_rewards.py").write_text("import nothing_of_this_name\ndef score(completions): ...")
+    command = [sys.executable, "-m", "dagrl.cli", "run", str(file), "--steps", "1", "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "No module named 'nothing_of_this_name'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_field_that_only_some_rows_have_is_none_in_the_others(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{a} {a + 1}", "answer": str(a)} | ({"level": a} if a == 331 else {}) for a in range(300, 332)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    file = pipeline_with(tmp_path, "my_rewards.py:score")
+    (tmp_path / "my_rewards.py").write_text(
+        "def score(completions, level):\n    return [0.0 if one is None else 1.0 for one in level]\n"
+    )
+    run_grpo(tmp_path / "run", steps=4, file=file, data=tmp_path / "prompts.jsonl", evaluate=False)
+    means = [line["reward/mean"] for line in metrics_lines(tmp_path / "run")]
+    assert sorted(means) == [0.0, 0.0, 0.0, 0.125]

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 from support import edited_pipeline, load_grpo, metrics_lines
 
-from dagrl.cli.pipeline_file import load_pipelines
 from dagrl.executor.base import Runtime
 from dagrl.executor.local import LocalRuntime
 from dagrl.executor.ray import RayRuntime

@@ -7,7 +7,8 @@ from dagrl.compiler.plan import GroupPlan, PoolPlan
 
 def run(call: str, **changes) -> RunOp:
     values = {
-        "id": call, "call": call, "node": call, "pool": "main", "group": None, "needs": None, "version": None, "mutates": False,
+        "id": call, "call": call, "node": call, "pool": "main", "group": None, "needs": None,
+        "version": None, "mutates": False,
         "source": "prompts", "filters": (), "reads": (), "writes": (), "aliases": {}, "options": {}, "after": (),
         "at": "file.py:3",
     }  # fmt: skip
@@ -49,7 +50,9 @@ def test_a_run_with_everything() -> None:
 
 def test_numbers_count_runs_and_syncs_but_no_frees() -> None:
     free = FreeOp("free:a", ("a.x", "b.y"), ("a",))
-    shown = lines(run("a"), free, SyncOp("s", "main", "actor", 1, ("a",)), run("b", group="actor", needs="rollout", version=0))
+    shown = lines(
+        run("a"), free, SyncOp("s", "main", "actor", 1, ("a",)), run("b", group="actor", needs="rollout", version=0)
+    )
     assert shown[2:] == [
         "  1  a  (file.py:3)",
         "       free    a.x, b.y",

@@ -1,5 +1,6 @@
 """What a whole graph shows to be wrong; every problem has its place, and all come at once in file order."""
 
+import functools
 import inspect
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from dagrl import Metrics, Pipeline, ResourcePool, WorkerGroup, adamw, loss, node, policy
 from dagrl.compiler import Machine, compile_pipelines
+from dagrl.compiler.check import problems_so_far
 from dagrl.errors import CompileError
 from dagrl.graph.checks import CallView, view
 
@@ -44,7 +46,8 @@ def test_missing_column(toy) -> None:
     (problem,) = error.value.problems
     assert problem.what == "`report` reads `rewards: f32[B]`, but no edge into it carries that column."
     assert ("inputs", "draw (tokens)") in problem.facts
-    assert "`judge`" in (problem.fix or "")
+    assert problem.fix is not None
+    assert problem.fix.startswith("`rewards` is written by ")
 
 
 def test_the_writer_of_a_missing_column_is_found_above_and_below(toy) -> None:
@@ -73,7 +76,7 @@ def test_a_column_that_nobody_knows(toy) -> None:
         odd(toy.source())
     with pytest.raises(CompileError) as error:
         compile_pipelines([p])
-    assert "no known node writes `zebra`" in (error.value.problems[0].fix or "")
+    assert "no built-in node writes `zebra`" in (error.value.problems[0].fix or "")
 
 
 def test_two_writers_name_both(toy) -> None:
@@ -196,7 +199,7 @@ def test_a_check_function_refuses_with_the_calls_line(toy) -> None:
     assert (call.name, call.options, call.group) == ("picky", {"size": 3}, None)
     assert call.columns() == {"rewards"}
     assert [above.name for above in call.upstream()] == ["judge", "draw", "source"]
-    assert view(p.call("draw"), p).group == toy.group("actor")
+    assert view(p.call("draw"), p, is_step=True).group == toy.group("actor")
 
 
 def test_a_check_function_is_not_asked_about_wrong_options(toy) -> None:
@@ -227,6 +230,8 @@ def reporting(toy, group: WorkerGroup, **knobs) -> Pipeline:
     [
         ({"steps": "ten"}, "has steps='ten'"),
         ({"steps": True}, "has steps=True"),
+        ({"steps": 0}, "has steps=0"),
+        ({"steps": -3}, "has steps=-3"),
         ({"every": 0}, "has every=0"),
         ({"every": -1}, "has every=-1"),
         ({"every": "k"}, "has every='k'"),
@@ -316,7 +321,9 @@ def test_pools_have_processes_of_their_own(toy) -> None:
     (plan,) = compile_pipelines([p], Machine("big", (3,), 6))
     assert [pool.num_processes for pool in plan.pools] == [3, 3]
     assert {op.call: op.pool for op in plan.runs}["report-other"] == "pool-other"
-    with pytest.raises(CompileError, match=r"need 6 processes \(`pool-actor` 3, `pool-other` 3\), the big executor has 5"):
+    with pytest.raises(
+        CompileError, match=r"need 6 processes \(`pool-actor` 3, `pool-other` 3\), the big executor has 5"
+    ):
         compile_pipelines([p], Machine("big", (3,), 5))
 
 
@@ -406,6 +413,8 @@ def test_coefficients_are_finite(toy, coefficient: float) -> None:
         (lambda call: None, "the `check=` of `picky` returned None."),
         (lambda call: "no", "the `check=` of `picky` returned 'no'."),
         (lambda call: [3], "the `check=` of `picky` returned [3]."),
+        (lambda call: [("what", None)], "the `check=` of `picky` returned [('what', None)]."),
+        (lambda call: [("what",)], "the `check=` of `picky` returned [('what',)]."),
     ],
 )
 def test_a_check_function_that_fails_is_a_problem_among_the_others(toy, answer, said: str) -> None:
@@ -422,3 +431,93 @@ def test_a_check_function_that_fails_is_a_problem_among_the_others(toy, answer, 
     whats = toy.problems_of(p)
     assert said in whats
     assert any("nobody takes the output of `judge#2`" in what for what in whats)
+
+
+def test_a_check_function_gives_a_sentence_or_a_sentence_with_its_fix(toy) -> None:
+    @node(check=lambda call: ["too small", ("too green.", "paint it red")])
+    def picky(rewards: Rewards) -> Metrics: ...
+
+    with Pipeline("p") as p:
+        picky(toy.judge(toy.draw(toy.group("actor"), toy.source())))
+    with pytest.raises(CompileError) as error:
+        compile_pipelines([p])
+    assert [(problem.what, problem.fix) for problem in error.value.problems] == [
+        ("`picky`: too small.", None),
+        ("`picky`: too green.", "paint it red"),
+    ]
+
+
+def test_a_check_function_knows_the_step_from_an_evaluation(toy) -> None:
+    seen: dict[str, list[bool]] = {}
+
+    def note(call: CallView) -> list[str]:
+        seen[call.name] = [call.is_step, *(above.is_step for above in call.upstream())]
+        return []
+
+    @node(check=note)
+    def noted(rewards: Rewards) -> Metrics: ...
+
+    def noting(name: str) -> Pipeline:
+        with Pipeline(name) as p:
+            noted(toy.judge(toy.draw(toy.group("actor"), toy.source())), name=f"in_{name}")
+        return p
+
+    compile_pipelines([noting("step"), noting("held_out")])
+    assert seen == {"in_step": [True] * 4, "in_held_out": [False] * 4}
+
+
+def test_rows_are_worked_out_once_for_each_pipeline(toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler's passes share them: anew for each op they would cost the square of the calls."""
+    walked: list[str] = []
+    calls = Pipeline.calls.fget
+
+    def counting(self: Pipeline):
+        walked.append(self.name)
+        return calls(self)
+
+    def cost(length: int) -> int:
+        with Pipeline("p") as p:
+            tokens = toy.draw(toy.group("actor"), toy.source())
+            for _ in range(length):
+                toy.report(toy.judge(tokens))
+        walked.clear()
+        compile_pipelines([p])
+        return len(walked)
+
+    monkeypatch.setattr(Pipeline, "calls", property(counting))
+    short, long = cost(4), cost(40)
+    assert long - short <= 3 * 36
+
+
+def test_what_a_failed_build_has_recorded_is_checked_as_far_as_the_rest_cannot_mend_it(toy) -> None:
+    with Pipeline("whole") as whole:
+        toy.judge(toy.draw(toy.group("actor"), toy.source()))
+    part = Pipeline("part", every=0)
+
+    def fail_halfway() -> None:
+        with part:
+            tokens = toy.draw(toy.group("actor"), toy.source())
+            toy.report(tokens)
+            toy.judge(tokens)  # somebody may yet have taken it
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_halfway()
+    whats = [problem.what for problem in problems_so_far([whole, part])]
+    assert whats == [
+        "pipeline `whole` ends in no call with an effect.",
+        "nobody takes the output of `judge`, and it changes nothing by itself.",
+        "pipeline `part` has every=0.",
+        "`report` reads `rewards: f32[B]`, but no edge into it carries that column.",
+    ]
+
+
+@pytest.mark.parametrize("check", ["no function", functools.partial(lambda call, limit: 1 / 0, limit=3)])
+def test_a_check_that_has_no_name_of_its_own_is_told_as_well(toy, check) -> None:
+    @node(check=check)
+    def picky(rewards: Rewards) -> Metrics: ...
+
+    with Pipeline("p") as p:
+        picky(toy.judge(toy.draw(toy.group("actor"), toy.source())))
+    (what,) = toy.problems_of(p)
+    assert "the `check=` of `picky` raised" in what

@@ -73,7 +73,7 @@ def test_the_shapes(
     [
         (72, "72"),
         (-0.5, "-0.5"),
-        (72.0, "72.0"),
+        (72.0, "72"),
         (True, "true"),
         (["a", "é"], '["a", "é"]'),
         ({"target": 24, "numbers": [1, 2]}, '{"target": 24, "numbers": [1, 2]}'),
@@ -93,24 +93,6 @@ def test_an_answer_that_json_cannot_say_is_named(tmp_path: Path) -> None:
     assert "nan.parquet` row 2: `answer` is nan, which has no text" in refusal(data, "train")
     data = parquet(tmp_path / "bytes.parquet", [{"prompt": "x", "answer": b"5"}])
     assert "bytes.parquet` row 1: `answer` is a bytes, which has no text" in refusal(data, "train")
-
-
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        ([PLAIN, {"prompt": "3 5"}], "line 2 has no `answer`"),
-        ([PLAIN, {**PLAIN, "answer": None}, {"prompt": "x"}], "line 2 has no `answer`, nor have 1 others"),
-        ([{"prompt": "x"}, PLAIN], "line 1 has no `answer`, `ground_truth` or `solution`, nor have 1 others"),
-        ([VERL, {**VERL, "reward_model": {"style": "model"}}], "line 2 has no `reward_model.ground_truth`"),
-        ([VERL, {**VERL, "reward_model": None}], "line 2 has no `reward_model.ground_truth`"),
-        ([TRL, {"prompt": "x", "answer": "5"}], "line 2 has no `solution`"),
-    ],
-)
-def test_rows_without_an_answer_are_kept_and_named(tmp_path: Path, rows: list[Any], says: str) -> None:
-    read = open_rows(jsonl(tmp_path / "rows.jsonl", rows), "train")
-    assert len(read) == len(rows)
-    assert read.unanswered == f"`{tmp_path}/rows.jsonl` {says}"
-    assert None in [row.answer for row in read]
 
 
 @pytest.mark.parametrize(
@@ -140,13 +122,6 @@ def test_a_row_that_is_no_prompt_is_named_with_field_and_fix(
     assert "1 problem:" in message
     for text in says:
         assert text in message
-
-
-@pytest.mark.parametrize("model", ["rule", 5, [1]])
-def test_a_reward_model_that_is_no_object_is_named(tmp_path: Path, model: Any) -> None:
-    message = refusal(jsonl(tmp_path / "rows.jsonl", [VERL, {**VERL, "reward_model": model}]), "train")
-    assert "line 2: `reward_model` is" in message
-    assert "ground_truth" in message
 
 
 def test_a_folder_with_a_file_for_each_split(tmp_path: Path) -> None:
@@ -207,8 +182,7 @@ def test_rows_without_an_answer_count_in_their_part_alone(tmp_path: Path) -> Non
     line = next(n for n, row in enumerate(rows, 1) if row["prompt"] == held_out)
     jsonl(tmp_path / "rows.jsonl", [{"prompt": r["prompt"]} if r["prompt"] == held_out else r for r in rows])
     assert open_rows(data, "train", 0.3).unanswered is None
-    if line > 1:
-        assert open_rows(data, "test", 0.3).unanswered == f"`{data}` line {line} has no `answer`"
+    assert (open_rows(data, "test", 0.3).unanswered or "").startswith(f"`{data}` line {line} has no `answer`")
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
@@ -223,7 +197,7 @@ def test_what_cannot_be_found_or_split_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("prompt,answer\n")
     (tmp_path / "empty").mkdir()
     cases = [
-        ((data, "test"), ("is one file and has no split `test`", "`test_share=0.1` in every `prompts` call")),
+        ((data, "test"), ("is one file and has no split `test`", "`--set test_share=0.1`", "in every `prompts` call")),
         ((data, "validation", 0.1), ("is one file and has no split `validation`",)),
         ((data, "train", 1.0), ("`test_share` is 1.0", "below 1")),
         ((data, "train", -0.1), ("`test_share` is -0.1",)),

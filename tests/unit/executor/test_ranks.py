@@ -128,7 +128,7 @@ def test_an_error_on_one_rank_ends_the_walk_and_names_the_node() -> None:
 
     with Pipeline("p") as pipeline:
         fragile(prompts(data="zoo:larger", batch_size=8, n=2))
-    with pytest.raises(ValueError, match="(?s)group 6 is broken.*in node `fragile`"):
+    with pytest.raises(ValueError, match=r"(?s)group 6 is broken.*in node `fragile`"):
         run(pipeline, 3)
 
 

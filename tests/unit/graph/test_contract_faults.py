@@ -215,3 +215,47 @@ def test_losses_that_are_no_contract(function: Any, what: str) -> None:
     assert f"loss `{function.__name__}`" in error.value.message()
     assert f":{function.__code__.co_firstlineno}" in error.value.message()
     assert len(error.value.problems) == 1
+
+
+def below(function: Callable[..., Any]) -> str:
+    """Where a message places the function: its line, with or without decorators."""
+    return f"test_contract_faults.py:{function.__code__.co_firstlineno}"
+
+
+def test_a_decorator_without_parentheses_says_what_it_needs() -> None:
+    with pytest.raises(ContractError) as error:
+        node(column)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    message = error.value.message()
+    assert "node `column`" in message
+    assert "`@node` stands without parentheses." in message
+    assert 'write `@node(writes="rewards")`' in message
+    assert "`@node()` where it returns a NamedTuple" in message
+    assert below(column) in message
+    with pytest.raises(ContractError) as error:
+        loss(wrong_result)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert "`@loss` stands without parentheses." in error.value.message()
+    assert "write `@loss()`" in error.value.message()
+    assert below(wrong_result) in error.value.message()
+
+
+def test_what_a_decorator_takes_goes_by_name() -> None:
+    with pytest.raises(ContractError, match=r"`@node\(...\)` got 'rewards' by position") as error:
+        node("rewards")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert error.value.problems[0].at is not None
+    assert error.value.problems[0].at.file == __file__
+
+
+async def asynchronous(rewards: Rewards) -> Rewards: ...
+def generator(rewards: Rewards) -> Rewards: yield rewards
+
+
+@pytest.mark.parametrize("function", [asynchronous, generator])
+def test_a_function_that_returns_no_columns(function: Any) -> None:
+    with pytest.raises(ContractError, match="it is async or a generator, so a call returns no columns"):
+        node(writes="rewards")(function)
+
+
+@pytest.mark.parametrize("thing", [Fine, len, 3, node()(role_of_none)], ids=["class", "builtin", "number", "node"])
+def test_what_is_no_function(thing: Any) -> None:
+    with pytest.raises(ContractError, match=r"`@node\(...\)` stands above an? \w+, "):
+        node(writes="x")(thing)

@@ -137,11 +137,13 @@ def test_an_edge_of_another_pipeline() -> None:
     assert q.call("generate").inputs == ()
 
 
-@pytest.mark.parametrize("thing", [torch.zeros(2), 3, None, [1]])
-def test_values_inside_a_pipeline(thing: object) -> None:
+@pytest.mark.parametrize(
+    ("thing", "named"), [(torch.zeros(2), "a Tensor"), (3, "an int"), (None, "a NoneType"), ([1], "a list")]
+)
+def test_values_inside_a_pipeline(thing: object, named: str) -> None:
     with Pipeline("p") as p:
         watch(thing)
-    assert f"was passed a {type(thing).__name__} inside pipeline `p`" in problem_of(p).what
+    assert f"was passed {named} inside pipeline `p`" in problem_of(p).what
 
 
 def test_a_node_given_an_edge_outside_any_pipeline() -> None:
@@ -247,3 +249,10 @@ def test_recorded_pipelines_survive_an_exception() -> None:
         fail()
     assert [pipeline.name for pipeline in opened] == ["p"]
     assert len(opened[0].problems) == 1
+
+
+def test_a_call_for_a_pipeline_outside_of_one_says_so() -> None:
+    with pytest.raises(TypeError, match=r"prompts\(\) missing a required argument: 'positions': no pipeline is open"):
+        prompts(data="zoo:larger", batch_size=4)
+    with pytest.raises(PipelineFileError, match="`generate` was given a worker group, but no pipeline is open here"):
+        generate(ACTOR, max_new_tokens=4)

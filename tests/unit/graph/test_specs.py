@@ -1,6 +1,7 @@
 """Specs and calls know the user's line, however they are written."""
 
 import inspect
+from typing import Any
 
 import pytest
 from jaxtyping import Float32
@@ -116,6 +117,7 @@ class Own: ...
         (Own(), Own | None, True),
         (1, Own | None, False), (None, Own | None, True), ([Own()], list[Own], True), ([1], list[Own], False),
         ((1, 2.0), tuple[float, float], True), ([1, 2.0], tuple[float, float], False), ("x", object, True),
+        (float("nan"), float, False), (float("nan"), Any, False), (float("inf"), float, True),
     ],
 )  # fmt: skip
 def test_option_types_are_checked_strictly(value: object, annotation: object, fine: bool) -> None:

@@ -4,10 +4,7 @@ from dagrl.rewards.shapes import (
     Parameters,
     detect_shape,
     list_arguments,
-    row_arguments,
     shape_fault,
-    taken,
-    wanted_columns,
 )
 
 
@@ -57,17 +54,16 @@ def test_verl_gets_its_own_rows_ground_truth_and_extra_info() -> None:
             {"answer": "plain"},
         ],
     }
-    assert row_arguments(columns, 0) == {
-        "data_source": "gsm8k",
-        "solution_str": "a",
-        "ground_truth": {"target": 3},
-        "extra_info": {"index": 7},
+    given = list_arguments(parameters("solution_str", takes_any=True), "verl", columns)
+    assert given == {
+        "data_source": ["gsm8k", "other"],
+        "solution_str": ["a", "b"],
+        "ground_truth": [{"target": 3}, "plain"],
+        "extra_info": [{"index": 7}, {}],
     }
-    assert row_arguments(columns, 1)["ground_truth"] == "plain"
-    assert row_arguments(columns, 1)["extra_info"] == {}
-    assert taken(parameters("solution_str", "ground_truth"), row_arguments(columns, 1)) == {
-        "solution_str": "b",
-        "ground_truth": "plain",
+    assert list_arguments(parameters("solution_str", "ground_truth"), "verl", columns) == {
+        "solution_str": ["a", "b"],
+        "ground_truth": [{"target": 3}, "plain"],
     }
 
 
@@ -79,7 +75,7 @@ def test_trl_gets_text_or_messages_as_the_data_row_has_them() -> None:
         "answers": ["x", "y", "z"],
         "row_fields": [{"prompt": "1", "level": 5, "completion_ids": [1]}, {"prompt": chat, "topic": "t"}, {}],
     }
-    given = list_arguments(parameters("completions", takes_any=True), "trl", columns, slice(0, 3))
+    given = list_arguments(parameters("completions", takes_any=True), "trl", columns)
     assert given["prompts"] == ["1", chat, chat]
     assert given["completions"] == [
         "a", [{"role": "assistant", "content": "b"}], [{"role": "assistant", "content": "c"}]
@@ -88,11 +84,39 @@ def test_trl_gets_text_or_messages_as_the_data_row_has_them() -> None:
     assert given["topic"] == [None, "t", None]
     assert given["answer"] == given["answers"] == ["x", "y", "z"]
     assert "completion_ids" not in given
-    part = list_arguments(parameters("completions", "level"), "trl", columns, slice(0, 1))
-    assert part == {"completions": ["a"], "level": [5]}
+    part = list_arguments(parameters("completions", "level", "solution"), "trl", columns)
+    assert part["level"] == [5, None, None]
+    assert part["solution"] == [None, None, None], "required, and some other row of the data may have it"
+    assert set(part) == {"completions", "level", "solution"}
 
 
-def test_columns_are_cut_to_the_rows_and_to_what_is_taken() -> None:
+def test_our_own_columns_are_not_hidden_by_fields_that_no_row_has() -> None:
+    columns = {"response_text": ["a"], "answers": ["x"], "data_source": ["d"], "row_fields": [{"prompt": "1"}]}
+    given = list_arguments(parameters("completions", "answer", "data_source"), "trl", columns)
+    assert given == {"completions": ["a"], "answer": ["x"], "data_source": ["d"]}
+
+
+def test_columns_are_cut_to_what_is_taken() -> None:
     columns = {"response_text": ["a", "b", "c"], "truncated": [True, False, True]}
-    assert list_arguments(parameters("truncated"), "columns", columns, slice(1, 3)) == {"truncated": [False, True]}
-    assert wanted_columns(parameters("truncated"), "columns") == {"truncated"}
+    assert list_arguments(parameters("truncated"), "columns", columns) == {"truncated": [True, False, True]}
+
+
+def test_a_hidden_signature_tells_no_shape_and_the_ways_out() -> None:
+    hidden = Parameters((), frozenset(), takes_any=True, takes_many=True)
+    assert detect_shape(hidden) is None
+    fault = shape_fault(hidden, None, frozenset())
+    assert fault is not None
+    assert "`(*args, **kwargs)`" in fault
+    assert "`functools.wraps`" in fault
+    assert "`shape='verl'`" in fault
+    assert shape_fault(hidden, "verl", frozenset({"answers"})) is None
+    assert detect_shape(Parameters((), frozenset(), takes_any=True)) == "columns"
+
+
+def test_known_fields_of_the_data_tell_what_is_missing() -> None:
+    trl = parameters("completions", "solution")
+    assert shape_fault(trl, "trl", frozenset({"row_fields"}), frozenset({"solution"})) is None
+    fault = shape_fault(trl, "trl", frozenset({"row_fields"}), frozenset({"prompt", "level"}))
+    assert fault is not None
+    assert "`solution`" in fault
+    assert "`level`" in fault

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagrl.errors import ConfigError
+from dagrl.errors import ConfigError, DataChangedError
 from dagrl.storage.row_faults import RowFault
 from dagrl.storage.tables import Table, ending, open_table
 
@@ -93,6 +94,8 @@ def test_rows_of_any_file_system() -> None:
         (b"7", ("a number, not an object",)),
         (b"null", ("null, not an object",)),
         (b"true", ("true or false, not an object",)),
+        (b'{"a": 1, "b": 2, "a": 1}', ("it has `a` twice", "keep one of them")),
+        (b'{"a": [{"b": {"c": 1, "c": null}}]}', ("it has `c` twice",)),
         (b'{"a": NaN}', ("NaN is no JSON number",)),
         (b'{"a": [{"b": -Infinity}]}', ("-Infinity is no JSON number",)),
         (b'{"a": 1e999}', ("1e999 is too large",)),
@@ -177,14 +180,29 @@ def test_a_file_that_changes_while_it_is_used_is_named(tmp_path: Path) -> None:
     table = opened(tmp_path, b"\n".join(LINES))
     with open(tmp_path / "rows.jsonl", "r+b") as file:
         file.write(b"#" * 10)
-    with pytest.raises(ConfigError, match="has changed since it was opened"):
+    with pytest.raises(DataChangedError, match=r"rows.jsonl` has changed since it was opened: line 1 is another"):
         table[0]
+    assert table[1] == ROWS[1]
+    os.truncate(tmp_path / "rows.jsonl", 0)
+    with pytest.raises(DataChangedError, match="line 3 is another than it was"):
+        table[2]
+
+
+def test_white_space_between_rows_may_change(tmp_path: Path) -> None:
+    table = opened(tmp_path, LINES[0] + b"\n  \n" + LINES[1] + b"\n\n")
+    with open(tmp_path / "rows.jsonl", "r+b") as file:
+        file.seek(len(LINES[0]))
+        file.write(b"\r\n\t\n")
+    assert list(table) == ROWS[:2]
 
 
 def test_the_place_of_a_row_is_its_line(tmp_path: Path) -> None:
     table = opened(tmp_path, b"\n" + LINES[0] + b"\n\n\n" + LINES[1] + b"\n" + LINES[2])
     assert [table.place(index) for index in range(3)] == ["line 2", "line 5", "line 6"]
     assert list(table) == ROWS
+    lines = [3, 4, 5, 9, 10, 11, 20]
+    table = opened(tmp_path, b"\n".join(b"{}" if number in lines else b"" for number in range(1, 25)))
+    assert [table.place(index) for index in range(7)] == [f"line {number}" for number in lines]
 
 
 def parquet_rows() -> list[dict[str, Any]]:
@@ -217,13 +235,23 @@ def test_broken_parquet_is_named(tmp_path: Path) -> None:
     assert "no readable parquet file" in refusal(tmp_path, bytes(damaged), "rows.parquet")
 
 
+def test_parquet_with_a_name_twice(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), tmp_path / "twins.parquet")
+    with pytest.raises(ConfigError, match=r"twins\.parquet` has several columns of one name: `a`"):
+        open_table(str(tmp_path / "twins.parquet"), accept)
+    maps = pa.array([[("k", 1)], [("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"a": maps}), tmp_path / "map.parquet")
+    with pytest.raises(ConfigError, match=r"map\.parquet` row 2: a value cannot be read: .*duplicate key was 'k'"):
+        open_table(str(tmp_path / "map.parquet"), accept)
+
+
 def test_parquet_without_rows_and_with_text_that_is_no_utf8(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": pa.array([], pa.string())}), tmp_path / "empty.parquet")
     with pytest.raises(ConfigError, match="has no rows"):
         open_table(str(tmp_path / "empty.parquet"), accept)
     raw = pa.array([b"fine", b"\xff\xfe", b"fine"]).view(pa.string())
     pq.write_table(pa.table({"a": raw}), tmp_path / "raw.parquet")
-    with pytest.raises(ConfigError, match=r"raw\.parquet` row 2: a value cannot be read"):
+    with pytest.raises(ConfigError, match=r"raw\.parquet` row 2: a value cannot be read: .*invalid start byte"):
         open_table(str(tmp_path / "raw.parquet"), accept)
 
 
@@ -250,6 +278,25 @@ def test_no_file_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     other = open_table(str(tmp_path / "rows.parquet"), accept)
     assert (len(table), len(other)) == (3, 3)
     assert os.listdir(tmp_path / "temporary") == []
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.parquet"])
+def test_a_full_temporary_folder_is_named(tmp_path: Path, name: str) -> None:
+    rows = [{"a": str(number) * 100} for number in range(1000)]
+    if name.endswith("gz"):
+        (tmp_path / name).write_bytes(gzip.compress(b"\n".join(json.dumps(row).encode() for row in rows)))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(
+            ConfigError, match=r"cannot be unpacked to the temporary folder .*: File too large"
+        ) as caught:
+            open_table(str(tmp_path / name), accept)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "TMPDIR" in str(caught.value)
 
 
 MEASURE = """
