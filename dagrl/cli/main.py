@@ -14,6 +14,7 @@ import click
 
 from dagrl import __version__
 from dagrl.cli.check import check
+from dagrl.cli.machine import machine_of, planned_machine
 from dagrl.cli.new import new
 from dagrl.cli.nodes import nodes
 from dagrl.cli.output import prepare_output, say
@@ -31,6 +32,12 @@ SET = click.option(
 )
 
 
+EXECUTOR = click.option(
+    "--executor", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+    help="Where ops run: in this process, or in Ray actors.",
+)  # fmt: skip
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dagrl")
 def cli() -> None:
@@ -40,7 +47,12 @@ def cli() -> None:
 @cli.command()
 @FILE
 @SET
-@click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True, help="Where ops run.")
+@EXECUTOR
+@click.option("--address", help="A Ray to join, host:port or auto. [default: RAY_ADDRESS, else the run starts its own]")
+@click.option(
+    "--node-timeout", type=click.FloatRange(min=0, min_open=True), default=3600.0, show_default=True,
+    help="Seconds that one node may take on Ray before the run ends.",
+)  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=1), help="Steps to train, instead of the pipeline's own.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of data order and sampling.")
 @click.option("--out", type=str, help="Run folder, any fsspec URL; must be new or empty. [default: runs/PIPELINE-TIME]")
@@ -58,7 +70,9 @@ def run(
     context: click.Context,
     file: str,
     assignments: tuple[str, ...],
-    executor: str,
+    executor: Literal["local", "ray"],
+    address: str | None,
+    node_timeout: float,
     steps: int | None,
     seed: int,
     out: str | None,
@@ -74,10 +88,11 @@ def run(
     if resume == "auto" and out is None:
         raise click.UsageError("`--resume auto` needs `--out`, the folder of the run to go on with")
     loaded = load_pipelines(file, split_assignments(assignments))
-    plans = compile_pipelines(loaded.pipelines)  # before the engines, which take seconds to import
+    plans = compile_pipelines(loaded.pipelines, machine_of(executor, address))  # before the slow import of the engines
     check_before_run(loaded.pipelines, plans)
 
     from dagrl.cli.progress import ProgressLines, start_line
+    from dagrl.executor.start import make_runtime
     from dagrl.storage.run_folder import contents
     from dagrl.trainer.loop import Saving
     from dagrl.trainer.loop import run as run_pipelines
@@ -88,10 +103,12 @@ def run(
     progress = ProgressLines(training.name, steps or training.steps or 0)
     values = {field.name: getattr(loaded.config, field.name) for field in fields(loaded.config)}
     go_on = f"go on with: {resume_command(context, file, folder)}"
+    runtime = make_runtime(executor, address, node_timeout)
     try:
         result = run_pipelines(
             loaded.pipelines,
             out=folder,
+            runtime=runtime,
             plans=plans,
             seed=seed,
             steps=steps,
@@ -108,6 +125,8 @@ def run(
     except KeyboardInterrupt:
         print(f"stopped by Ctrl-C before the first step of {folder}", file=sys.stderr)
         raise
+    finally:
+        runtime.close()
     if result.stopped_by is not None:
         how = f"stopped by {cause(result.stopped_by)} after step {result.step}, saved as {result.saved}"
         print(f"{how}; {go_on}", file=sys.stderr)
@@ -120,15 +139,16 @@ def run(
 @cli.command()
 @FILE
 @SET
+@EXECUTOR
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
-def plan(file: str, assignments: tuple[str, ...], as_json: bool) -> None:
+def plan(file: str, assignments: tuple[str, ...], executor: Literal["local", "ray"], as_json: bool) -> None:
     """Check and plan the pipelines in FILE; load and start nothing."""
     from dagrl.cli.config import split_assignments
     from dagrl.cli.pipeline_file import load_pipelines
     from dagrl.cli.plan_text import plan_text
     from dagrl.compiler import compile_pipelines
 
-    plans = compile_pipelines(load_pipelines(file, split_assignments(assignments)).pipelines)
+    plans = compile_pipelines(load_pipelines(file, split_assignments(assignments)).pipelines, planned_machine(executor))
     if as_json:
         say("[\n" + ",\n".join(one.to_json() for one in plans) + "\n]")
     else:

@@ -78,7 +78,9 @@ class RayWorkerGroup(WorkerGroup):
         self._handles: list[Any] = []
         self._names: list[str] = []
         self._port = 0
+        self._ended = False
         self._seats: dict[int, Seat] = {}
+        resource_pool.admit(self)
         try:
             self._start(ray_cls_with_init, "STRICT_PACK" if bin_pack else "PACK")
         except BaseException:
@@ -110,6 +112,11 @@ class RayWorkerGroup(WorkerGroup):
         """The actors' names in rank order."""
         return self._names
 
+    @property
+    def ended(self) -> bool:
+        """Whether the workers have been ended."""
+        return self._ended
+
     def submit(self, method: str, calls: Mapping[int, RankCall]) -> RayPending:
         """Call the method on the ranks without waiting.
 
@@ -133,6 +140,7 @@ class RayWorkerGroup(WorkerGroup):
 
     def kill(self) -> None:
         """End the workers at once, whatever they do."""
+        self._ended = True
         for handle in self._handles:
             ray.kill(handle)
 

@@ -4,7 +4,8 @@ import ipaddress
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
@@ -14,6 +15,15 @@ from dagrl.errors import ClusterError, Problem
 
 #: How long resources that the cluster has may stay in use by others.
 _PATIENCE_SECONDS = 20.0
+
+
+class Tenant(Protocol):
+    """A worker group on a pool."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its workers have been ended."""
+        ...
 
 
 class RayResourcePool(ResourcePool):
@@ -38,6 +48,7 @@ class RayResourcePool(ResourcePool):
         self.detached = detached
         self.accelerator_type = accelerator_type
         self._groups: list[PlacementGroup] | None = None
+        self._tenants: WeakSet[Tenant] = WeakSet()
 
     def get_placement_groups(
         self, strategy: str = "STRICT_PACK", name: str | None = None, device_name: str = "cuda"
@@ -51,6 +62,18 @@ class RayResourcePool(ResourcePool):
             check_fits(self.name_prefix, self._store, self._bundle())
             self._groups = self._make(strategy)
         return self._groups
+
+    def admit(self, tenant: Tenant) -> None:
+        """Let a worker group onto the pool's processes.
+
+        Raises:
+            ClusterError: when as many as may share them are there already; Ray would let it wait for ever.
+        """
+        living = sum(not other.ended for other in self._tenants)
+        if living >= self.max_colocate_count:
+            what = f"pool `{self.name_prefix}` has {living} worker groups, and `max_colocate_count` is as many."
+            raise ClusterError([Problem(what, fix="raise `max_colocate_count`, or `kill()` a group first")])
+        self._tenants.add(tenant)
 
     def share(self) -> dict[str, float]:
         """What a worker of one of the pool's groups asks Ray for."""

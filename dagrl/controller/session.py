@@ -131,6 +131,12 @@ def _ray() -> Any:
     return ray
 
 
+def _job() -> Any:
+    from dagrl.controller.plain_job import PlainJob  # loads Ray
+
+    return PlainJob()
+
+
 def _silence(ray: Any) -> None:
     """Keep Ray's own lines from the console, also those on lost workers; its errors reach the user as ours."""
     logging.getLogger("ray").setLevel(logging.CRITICAL)
@@ -152,6 +158,7 @@ def _start(ray: Any, num_cpus: int | None, num_gpus: int | None) -> RaySession:
                 include_dashboard=False,
                 configure_logging=False,
                 log_to_driver=False,
+                job_config=_job(),
                 _node_ip_address="127.0.0.1",
                 _temp_dir=folder,
             )
@@ -174,7 +181,7 @@ def _join(ray: Any, address: str, timeout: float) -> RaySession:
             if found is None:
                 raise ConnectionError("no Ray was started on this machine with `ray start`")
             _see_it_answers(found, timeout)
-            ray.init(address=found, configure_logging=False, log_to_driver=False, **options)
+            ray.init(address=found, configure_logging=False, log_to_driver=False, job_config=_job(), **options)
         except (OSError, RuntimeError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise _unreachable(address, reason.strip().split("\n")[0].rstrip(".")) from None

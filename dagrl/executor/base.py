@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from dagrl.compiler import Machine
 from dagrl.data.metrics import Metrics
-from dagrl.errors import NodeError
 from dagrl.executor.events import Event, Listener
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.placement import Site
@@ -67,7 +66,9 @@ class Executor:
         """Call a method on all ranks alike; what each of them returned."""
         pending = on.call(method, [arguments] * on.size)
         if on.first_done([pending], self.site.deadline) is None:
-            raise NodeError(f"`{method}` has run for {self.site.deadline:g} s, longer than an op may take")
+            error = pending.expire(self.site.deadline)
+            error.add_note(f"in `{method}`")
+            raise error
         return pending.results()
 
     def subscribe(self, listener: Listener) -> None:

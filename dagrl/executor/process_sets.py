@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from dagrl.errors import DagrlError
 from dagrl.workers.host import NodeHost
 
 
@@ -21,6 +22,10 @@ class Pending(Protocol):
     @property
     def handles(self) -> Sequence[Any]:
         """For each rank, a stand-in for its result that may be passed to other calls."""
+        ...
+
+    def expire(self, seconds: float) -> DagrlError:
+        """Give the call up, since it has run for that long; the error that says which rank is late."""
         ...
 
 
@@ -56,6 +61,10 @@ class Done:
     def __init__(self, results: Sequence[Any], error: Exception | None) -> None:
         self.handles = results
         self._error = error
+
+    def expire(self, seconds: float) -> DagrlError:
+        """Never asked for."""
+        return DagrlError(f"a call that is over has run for {seconds:g} s")
 
     def results(self) -> list[Any]:
         """What each rank returned, or the error raised."""

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import ray
 
-from dagrl.compiler import Machine
 from dagrl.controller.future import CallFuture
+from dagrl.controller.machines import cluster_machine, join_ray, this_machine
 from dagrl.controller.ray_group import RayClassWithInitArgs, RayWorkerGroup
 from dagrl.controller.ray_pool import RayResourcePool
-from dagrl.controller.session import RaySession, start_ray
+from dagrl.controller.session import start_ray
 from dagrl.controller.shipping import ship_user_modules
-from dagrl.errors import DagrlError, UserError, WorkerError
+from dagrl.errors import DagrlError, NodeError, UserError, WorkerError, WorkerTimeoutError
 from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.process_sets import Pending
 from dagrl.workers.frames import Shard
 from dagrl.workers.host import Deployment, NodeHost, Planned
 
-#: Processes for each core on a machine without GPU: more would only wait for each other.
-PROCESSES_PER_CORE = 2
 #: How long the actors may take to end what nodes have started in them.
 CLOSE_SECONDS = 3.0
 
@@ -56,6 +53,17 @@ class _Call:
             return self._future.poll()
         except WorkerError:
             return True
+
+    def expire(self, seconds: float) -> DagrlError:
+        """End the set; the error names a rank that has not returned."""
+        try:
+            self._future.get(deadline=0)
+        except WorkerTimeoutError as error:
+            what = f"it has run for {seconds:g} s, longer than one may (`--node-timeout`): {error.where()} has not returned"
+            return NodeError(what)
+        except WorkerError as error:
+            return _as_raised(error)
+        return NodeError(f"it has taken {seconds:g} s, longer than one may (`--node-timeout`)")
 
     def results(self) -> list[Any]:
         """What each rank returned."""
@@ -152,37 +160,19 @@ def _as_raised(error: WorkerError) -> DagrlError:
     return original
 
 
-def this_machine() -> Machine:
-    """What a Ray that is started here can run: a process for each GPU, or else for each core, and as a limit two."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    cores = len(os.sched_getaffinity(0))
-    return Machine("ray", (gpus,), gpus) if gpus else Machine("ray", (cores,), PROCESSES_PER_CORE * cores)
-
-
-def cluster_machine() -> Machine:
-    """What the cluster that this process has joined can run, by node."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    kind = "GPU" if any(node.get("GPU") for node in nodes) else "CPU"
-    counts = tuple(int(node[kind]) for node in nodes if node.get(kind, 0) >= 1)
-    return Machine("ray", counts, sum(counts))
-
-
 class RayRuntime:
     """Where a run's executor comes from: a Ray that is started here when it is needed, or the cluster at ``address``.
 
+    ``deadline`` is the seconds that an op may take.
+
     Raises:
-        ClusterError: when nothing answers at the address, or RAY_ADDRESS names one where nothing does.
+        ClusterError: when nothing answers at the address, or at RAY_ADDRESS where that is set.
     """
 
     def __init__(self, address: str | None = None, *, deadline: float = NODE_DEADLINE) -> None:
         self._deadline = deadline
-        self._session: RaySession | None = None
-        self.machine = this_machine()
-        if address or os.environ.get("RAY_ADDRESS") or ray.is_initialized():
-            self._session = start_ray(address)
-            self.machine = cluster_machine()
+        self._session = join_ray(address)
+        self.machine = this_machine() if self._session is None else cluster_machine()
 
     def start(self, planned: Sequence[Planned], *, seed: int, total_steps: int) -> RayExecutor:
         """The executor of the plans, its processes started."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from dagrl.compiler.plan import FreeOp, Op, RunOp, SyncOp
 from dagrl.data.metrics import Metrics, Sum, merge_all
-from dagrl.errors import NodeError
+from dagrl.errors import WorkerError
 from dagrl.executor.events import ColumnsFreed, Listener, OpFailed, OpFinished, OpStarted, WeightsSynced
 from dagrl.executor.layout import Layout, SourceRows
 from dagrl.executor.metric_names import MetricsByCall
@@ -67,7 +68,8 @@ class Walk:
             return self.metrics.merged()
         finally:
             for on in self.site.sets:
-                on.call("end_walk", [(self.plan.pipeline,)] * on.size)
+                with suppress(WorkerError):  # a set that has failed is gone, columns and all
+                    on.call("end_walk", [(self.plan.pipeline,)] * on.size)
 
     def _start_ready(self) -> None:
         """Start every op that can run now, the first in the plan first."""
@@ -142,7 +144,7 @@ class Walk:
         over = next((each for each in running if each.pending is done), None)
         if over is None:
             late = min(running, key=lambda each: each.started)
-            self._fail(late.op, NodeError(f"it has run for {self.site.deadline:g} s, longer than an op may take"))
+            self._fail(late.op, late.pending.expire(self.site.deadline))
         else:
             del self._running[over.on.name]
             self._end(over)

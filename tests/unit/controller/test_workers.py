@@ -43,12 +43,6 @@ class Who(Worker):
     def process(self, *names: str) -> tuple[list[str | None], list[str], bool]:
         return [os.environ.get(name) for name in names], sys.path, "torch" in sys.modules
 
-    @register(Dispatch.ONE_TO_ALL)
-    def import_random(self) -> str:
-        import random
-
-        return str(random.__file__)
-
     @register(Dispatch.ONE_TO_ALL, blocking=False)
     def note(self, number: int, seconds: float) -> list[int]:
         time.sleep(seconds)
@@ -93,12 +87,18 @@ def test_threads_and_variables_that_the_user_chose(
 def test_calls_of_one_worker_run_one_after_the_other(make_group: Callable[..., WorkerGroup]) -> None:
     group: Any = make_group(Who)
     futures = [group.note(number, 0.2 / (number + 1)) for number in range(4)]
-    assert [len(future.get()[0]) for future in futures][-1] == 4
     assert futures[-1].get() == [[0, 1, 2, 3]] * 2
 
 
+def test_a_call_that_waits_for_another_group_is_not_overtaken(make_group: Callable[..., WorkerGroup]) -> None:
+    slow: Any = make_group(Who)
+    group: Any = make_group(Who)
+    group.execute_all_async("note", slow.note(7, 1.0).refs, [0, 0])
+    assert group.note(1, 0.0).get() == [[[7], 1]] * 2
+
+
 def test_a_users_file_does_not_take_the_place_of_a_library(tmp_path: Path) -> None:
-    (tmp_path / "random.py").write_text("raise RuntimeError('not this one')\n")
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('not this one')\n")
     (tmp_path / "mine.py").write_text("VALUE = 7\n")
     module = types.ModuleType("user_workers")
     code = f"""
@@ -111,8 +111,8 @@ from dagrl.controller import Dispatch, Worker, register
 class User(Worker):
     @register(Dispatch.ONE_TO_ALL)
     def look(self):
-        import mine, random
-        return mine.VALUE, random.randint(1, 1)
+        import mine, colorsys
+        return mine.VALUE, colorsys.rgb_to_hls(1, 1, 1)[1]
 ''', module.__dict__)
 ship_by_value(module)
 with start_ray(num_cpus=2):
@@ -127,7 +127,7 @@ with start_ray(num_cpus=2):
         text=True,
         check=False,
     )
-    assert (done.stdout, done.stderr) == ("[(7, 1)]\n", "")
+    assert (done.stdout, done.stderr) == ("[(7, 1.0)]\n", "")
     with pytest.raises(WorkerEnvironmentError, match=r"put it into sys\.modules"):
         ship_by_value(module)
 
@@ -185,9 +185,15 @@ def test_nodes_of_different_sizes(ray_session: object) -> None:
 def test_groups_share_the_processes_of_a_pool(ray_session: object) -> None:
     from dagrl.controller import RayClassWithInitArgs, RayWorkerGroup
 
+    groups: list[Any]
     pool = RayResourcePool([2], use_gpu=False, name_prefix="shared", max_colocate_count=3)
     groups = [RayWorkerGroup(pool, RayClassWithInitArgs(Who), name_prefix="same") for _ in range(3)]
     assert len({seat.pid for group in groups for seat in group.seats}) == 6
+    with pytest.raises(ClusterError, match="pool `shared` has 3 worker groups, and `max_colocate_count` is as many"):
+        RayWorkerGroup(pool, RayClassWithInitArgs(Who))
+    groups.pop().kill()
+    groups.append(RayWorkerGroup(pool, RayClassWithInitArgs(Who)))
+    assert all(len(group.identity()) == 2 for group in groups)
     for group in groups:
         group.kill()
     pool.release()

@@ -1,0 +1,29 @@
+"""Which machine the commands plan for."""
+
+from typing import Literal
+
+from dagrl.compiler.machine import LOCAL, Machine
+
+Kind = Literal["local", "ray"]
+
+
+def planned_machine(executor: Kind) -> Machine:
+    """The machine of a plan that nothing runs: this one; no cluster is asked."""
+    if executor == "local":
+        return LOCAL
+    from dagrl.controller.machines import this_machine
+
+    return this_machine()
+
+
+def machine_of(executor: Kind, address: str | None) -> Machine:
+    """The machine of a run; a cluster that is named is joined to ask it.
+
+    Raises:
+        ClusterError: when nothing answers there.
+    """
+    if executor == "local":
+        return LOCAL
+    from dagrl.controller.machines import cluster_machine, join_ray
+
+    return planned_machine(executor) if join_ray(address) is None else cluster_machine()
