@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
-.PHONY: setup demo test test-long check format bench bench-trl clean
+.PHONY: setup demo test test-long check format bench bench-ray bench-trl clean
 
 setup: $(READY)
 
@@ -17,7 +17,7 @@ $(READY): requirements-cpu.txt pyproject.toml
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/dagrl run pipelines/grpo.py $(if $(OUT),--out $(OUT))
+	$(BIN)/dagrl run pipelines/grpo.py --set workers=2 $(if $(OUT),--out $(OUT))
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not long"
@@ -37,6 +37,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-ray: $(READY)
+	$(BIN)/python -m tests.bench.ray_step $(ARGS)
 
 bench-trl: $(READY)
 	$(BIN)/python -m tests.bench.versus_trl $(ARGS)

@@ -37,7 +37,7 @@ class Config:
     micro_batch_size: int = 0  # rows per forward pass; 0: by the policy's token budget
     precision: Literal["bf16", "fp32"] = "bf16"
     eval_every: int = 60
-    workers: int = 0  # processes; 0: one
+    workers: int = 0  # processes; 0: on Ray one for each GPU, else for each core
 
 
 def build(cfg: Config) -> tuple[Pipeline, Pipeline]:

@@ -9,6 +9,7 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("DAGRL_EXECUTOR", "local")  # starting Ray takes seconds: tests of it ask for it
 
 
 @pytest.fixture(scope="session")

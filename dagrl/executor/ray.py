@@ -59,8 +59,8 @@ class _Call:
         try:
             self._future.get(deadline=0)
         except WorkerTimeoutError as error:
-            what = f"it has run for {seconds:g} s, longer than one may (`--node-timeout`): {error.where()} has not returned"
-            return NodeError(what)
+            late = f"it has run for {seconds:g} s, longer than one may (`--node-timeout`)"
+            return NodeError(f"{late}: {error.where()} has not returned")
         except WorkerError as error:
             return _as_raised(error)
         return NodeError(f"it has taken {seconds:g} s, longer than one may (`--node-timeout`)")

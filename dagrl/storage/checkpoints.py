@@ -191,6 +191,15 @@ class Checkpoints:
         return dict(sorted((int(match[1]), name) for name, match in found.items() if match))
 
 
+def newest_step(url: str) -> int | None:
+    """The step of the newest checkpoint that has a manifest, whether it is sound or not; None without any."""
+    folder = Folder(url)
+    found = {name: _STEP.fullmatch(name) for name in folder.names()}
+    return max(
+        (int(match[1]) for name, match in found.items() if match and folder.exists(f"{name}/{MANIFEST}")), default=None
+    )
+
+
 def _folder_name(step: int) -> str:
     return f"step_{step:06d}"
 

@@ -115,6 +115,11 @@ class RunFolder:
         self.close()
 
 
+def checkpoints_of(url: str) -> str:
+    """Where the checkpoints of the run in that folder are."""
+    return Folder(url).below(CHECKPOINTS).url
+
+
 def contents(url: str) -> list[str]:
     """The names in a run folder, sorted."""
     return Folder(url).names()

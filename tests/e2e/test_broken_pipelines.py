@@ -569,7 +569,7 @@ def test_a_plan_finds_wrong_values_as_a_run_does(assignment: str, command: Comma
         (["--steps", "0"], ("--steps", "x>=1")),
         (["--steps", "x"], ("--steps", "not a valid integer")),
         (["--seed", "x"], ("--seed", "not a valid integer")),
-        (["--executor", "ray"], ("--executor", "local")),
+        (["--executor", "cloud"], ("--executor", "ray", "local")),
         (["--sets", "n=8"], ("No such option", "--set")),
     ],
     ids=" ".join,

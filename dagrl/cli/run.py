@@ -1,0 +1,136 @@
+"""``dagrl run``: train with a pipeline, from the start or from a checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from dagrl.cli.machine import Kind, machine_of
+from dagrl.cli.options import EXECUTOR, FILE, SET
+from dagrl.cli.output import say
+from dagrl.cli.stopped import announce, cause, exit_code, resume_command
+from dagrl.errors import UserError
+
+if TYPE_CHECKING:
+    from dagrl.trainer.records import RunResult
+
+
+@click.command()
+@FILE
+@SET
+@EXECUTOR
+@click.option("--address", help="A Ray to join, host:port or auto. [default: RAY_ADDRESS, else the run starts its own]")
+@click.option(
+    "--node-timeout", type=click.FloatRange(min=0, min_open=True), default=3600.0, show_default=True,
+    help="Seconds that one node may take on Ray before the run ends.",
+)  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=1), help="Steps to train, instead of the pipeline's own.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of data order and sampling.")
+@click.option("--out", type=str, help="Run folder, any fsspec URL; must be new or empty. [default: runs/PIPELINE-TIME]")
+@click.option(
+    "--save-every", type=click.IntRange(min=0), default=20, show_default=True,
+    help="Steps between checkpoints; the last step is saved too. 0 saves only when a signal stops the run.",
+)  # fmt: skip
+@click.option("--keep", type=click.IntRange(min=1), default=2, show_default=True, help="Checkpoints to keep.")
+@click.option(
+    "--resume", type=click.Choice(["never", "auto"]), default="never", show_default=True,
+    help="auto: go on in --out from its newest checkpoint, or start where there is none.",
+)  # fmt: skip
+@click.pass_context
+def run(
+    context: click.Context,
+    file: str,
+    assignments: tuple[str, ...],
+    executor: Kind,
+    address: str | None,
+    node_timeout: float,
+    steps: int | None,
+    seed: int,
+    out: str | None,
+    save_every: int,
+    keep: int,
+    resume: Literal["never", "auto"],
+) -> None:
+    """Train with the pipeline in FILE."""
+    from dagrl.cli.config import split_assignments
+    from dagrl.cli.pipeline_file import load_pipelines
+    from dagrl.compiler import check_before_run, compile_pipelines
+
+    if resume == "auto" and out is None:
+        raise click.UsageError("`--resume auto` needs `--out`, the folder of the run to go on with")
+    loaded = load_pipelines(file, split_assignments(assignments))
+    plans = compile_pipelines(loaded.pipelines, machine_of(executor, address))  # before the slow import of the engines
+    check_before_run(loaded.pipelines, plans)
+
+    from dagrl.cli.progress import ProgressLines, start_line
+    from dagrl.executor.start import make_runtime
+    from dagrl.trainer.loop import Saving
+    from dagrl.trainer.loop import run as run_pipelines
+    from dagrl.trainer.stopping import StopRequest
+
+    training = loaded.pipelines[0]
+    folder = f"runs/{training.name}-{datetime.now():%Y%m%d-%H%M%S-%f}" if out is None else out
+    progress = ProgressLines(training.name, steps or training.steps or 0)
+    values = {field.name: getattr(loaded.config, field.name) for field in fields(loaded.config)}
+    go_on = f"go on with: {resume_command(context, file, folder)}"
+    runtime = make_runtime(executor, address, node_timeout)
+    with _ends_told(context, folder, go_on):
+        try:
+            result = run_pipelines(
+                loaded.pipelines,
+                out=folder,
+                runtime=runtime,
+                plans=plans,
+                seed=seed,
+                steps=steps,
+                config={"file": str(loaded.file), "executor": executor, "config": values},
+                saving=Saving(save_every, keep),
+                resume=resume,
+                stop=StopRequest(announce),
+                on_start=lambda start: say(start_line(training.name, seed, start)),
+                on_record=lambda record: say(progress.line(record)),
+            )
+        finally:
+            runtime.close()
+    _tell_end(context, result, folder, go_on)
+
+
+@contextmanager
+def _ends_told(context: click.Context, folder: str, go_on: str) -> Generator[None]:
+    """Say of a run that ends before its end what is saved, and how to go on."""
+    from dagrl.storage.checkpoints import newest_step
+    from dagrl.storage.run_folder import checkpoints_of
+    from dagrl.trainer.stopping import StoppedNow
+
+    try:
+        yield
+    except StoppedNow as stopped:
+        print(f"stopped at once by {cause(stopped.number)}, in the middle of a step; {go_on}", file=sys.stderr)
+        context.exit(exit_code(stopped.number))
+    except KeyboardInterrupt:
+        print(f"stopped by Ctrl-C before the first step of {folder}", file=sys.stderr)
+        raise
+    except UserError:
+        raise
+    except Exception as error:
+        step = newest_step(checkpoints_of(folder))
+        error.add_note("no checkpoint is saved" if step is None else f"saved after step {step}; {go_on}")
+        raise
+
+
+def _tell_end(context: click.Context, result: RunResult, folder: str, go_on: str) -> None:
+    from dagrl.storage.run_folder import contents
+
+    if result.stopped_by is not None:
+        how = f"stopped by {cause(result.stopped_by)} after step {result.step}, saved as {result.saved}"
+        print(f"{how}; {go_on}", file=sys.stderr)
+        context.exit(exit_code(result.stopped_by))
+    if result.resumed_from == result.step:
+        say(f"nothing is left to do: {folder} is done, with all its {result.step} steps")
+    say(f"done: {folder} ({', '.join(contents(folder))})")
