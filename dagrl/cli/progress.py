@@ -1,5 +1,8 @@
 """One plain line for each step and evaluation."""
 
+from dagrl.cli.output import say
+from dagrl.errors import counted
+from dagrl.executor.events import Event, OpPrinted
 from dagrl.trainer.records import Record, Start
 
 #: Shown on the line of a training step, if the step has them: label and metric.
@@ -15,7 +18,7 @@ _SLOWEST = 3
 
 def start_line(training: str, seed: int, start: Start) -> str:
     """The first line of a run: what it is, where, and where it goes on."""
-    line = f"{training}: {start.steps} steps, seed {seed}, run folder {start.folder}"
+    line = f"{training}: {counted(start.steps, 'step')}, seed {seed}, run folder {start.folder}"
     if start.resumed_from is not None:
         return f"{line}, goes on after step {start.resumed_from}"
     return f"{line}, starts again: nothing in it was saved" if start.again else line
@@ -46,3 +49,10 @@ class ProgressLines:
         labels = {name: name.removeprefix("reward/mean/").replace("reward/mean", "reward") for name in rewards}
         shown = " ".join(f"{labels[name]} {value:.3f}" for name, value in rewards.items())
         return f"{record.pipeline} after step {record.step}: {shown} {record.seconds:.2f} s"
+
+
+def show_prints(event: Event) -> None:
+    """Show what a node printed in another process, each line with the node and its rank."""
+    if isinstance(event, OpPrinted):
+        for line in event.text.splitlines():
+            say(f"[{event.op} rank {event.rank}] {line}")

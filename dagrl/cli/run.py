@@ -68,7 +68,7 @@ def run(
     plans = compile_pipelines(loaded.pipelines, machine_of(executor, address))  # before the slow import of the engines
     check_before_run(loaded.pipelines, plans)
 
-    from dagrl.cli.progress import ProgressLines, start_line
+    from dagrl.cli.progress import ProgressLines, show_prints, start_line
     from dagrl.executor.start import make_runtime
     from dagrl.trainer.loop import Saving
     from dagrl.trainer.loop import run as run_pipelines
@@ -95,6 +95,7 @@ def run(
                 stop=StopRequest(announce),
                 on_start=lambda start: say(start_line(training.name, seed, start)),
                 on_record=lambda record: say(progress.line(record)),
+                on_event=show_prints,
             )
         finally:
             runtime.close()

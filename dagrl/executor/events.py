@@ -47,7 +47,7 @@ class OpStarted(Event):
 
 @dataclass(frozen=True)
 class OpFinished(Event):
-    """An op is done."""
+    """An op is done; ``driver_bytes`` is what the executor and its processes told each other of the op's rows."""
 
     pipeline: str
     step: int
@@ -55,6 +55,18 @@ class OpFinished(Event):
     rows: int
     seconds: float
     cpu_seconds: float
+    driver_bytes: int
+
+
+@dataclass(frozen=True)
+class OpPrinted(Event):
+    """What an op printed and logged on a rank that is another process."""
+
+    pipeline: str
+    step: int
+    op: str
+    rank: int
+    text: str
 
 
 @dataclass(frozen=True)

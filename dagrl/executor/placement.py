@@ -49,6 +49,8 @@ class Placement:
         self._written: dict[str, Layout] = {}
         self._kept: dict[str, Int64[Tensor, " K"]] = {}
         self._num_tokens: dict[str, Int64[Tensor, " N"]] = {}
+        #: The bytes of row ids that processes were asked to publish.
+        self.asked_bytes = 0
 
     def group_size(self, op: RunOp) -> int:
         """Rows for each prompt of the op's source."""
@@ -84,6 +86,7 @@ class Placement:
             for handle, parts in zip(handles, sent, strict=True):
                 for rank, ids in enumerate(parts):
                     if ids is not None:
+                        self.asked_bytes += ids.nbytes
                         arrivals[rank].setdefault(name, []).append((handle, rank))
         return arrivals
 

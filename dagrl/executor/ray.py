@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from typing import Any
 
 import ray
 
+from dagrl.controller.decorator import Dispatch, register
 from dagrl.controller.future import CallFuture
 from dagrl.controller.machines import cluster_machine, join_ray, this_machine
 from dagrl.controller.ray_group import RayClassWithInitArgs, RayWorkerGroup
@@ -18,14 +22,28 @@ from dagrl.errors import DagrlError, NodeError, UserError, WorkerError, WorkerTi
 from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.process_sets import Pending
 from dagrl.workers.frames import Shard
-from dagrl.workers.host import Deployment, NodeHost, Planned
+from dagrl.workers.host import Deployment, NodeHost, NodeReport, NodeTask, Planned
 
 #: How long the actors may take to end what nodes have started in them.
 CLOSE_SECONDS = 3.0
+#: Characters of what a node prints on a rank that reach the driver.
+MAX_PRINTED = 10_000
 
 
 class RayNodeHost(NodeHost):
-    """A host whose shards travel through Ray's object store."""
+    """A host whose shards travel through Ray's object store, and what its nodes print with their reports."""
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def run_node(self, task: NodeTask | None) -> NodeReport | None:
+        """As in any host; of what a node prints, and logs where nobody has set logging up, the end is kept."""
+        with io.StringIO() as console, redirect_stdout(console), redirect_stderr(console):
+            try:
+                report = super().run_node(task)
+            except Exception as error:
+                if console.tell():
+                    error.add_note(f"before that it printed:\n{_end_of(console)}")
+                raise
+            return None if report is None else replace(report, printed=_end_of(console))
 
     def put(self, shard: Shard) -> Any:
         """A reference to the shard; the executor never sees what is in it."""
@@ -34,6 +52,10 @@ class RayNodeHost(NodeHost):
     def get(self, handle: Any, part: int) -> Shard:
         """The shard behind the reference that another process has returned."""
         return ray.get(ray.get(handle)[part])
+
+
+def _end_of(console: io.StringIO) -> str:
+    return console.getvalue()[-MAX_PRINTED:]
 
 
 class _Call:

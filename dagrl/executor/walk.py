@@ -11,7 +11,15 @@ from typing import Any
 from dagrl.compiler.plan import FreeOp, Op, RunOp, SyncOp
 from dagrl.data.metrics import Metrics, Sum, merge_all
 from dagrl.errors import WorkerError
-from dagrl.executor.events import ColumnsFreed, Listener, OpFailed, OpFinished, OpStarted, WeightsSynced
+from dagrl.executor.events import (
+    ColumnsFreed,
+    Listener,
+    OpFailed,
+    OpFinished,
+    OpPrinted,
+    OpStarted,
+    WeightsSynced,
+)
 from dagrl.executor.layout import Layout, SourceRows
 from dagrl.executor.metric_names import MetricsByCall
 from dagrl.executor.placement import Placement, Site
@@ -28,6 +36,7 @@ class _Running:
     pending: Pending
     layout: Layout
     started: float
+    sent_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,10 +105,12 @@ class Walk:
         if op.mutates and layout.num_rows == 0:
             self._keep(op, layout, [])
             self.metrics.add(op.call, Metrics({"skipped_updates": Sum(1.0)}))
-            self._end_call(op, 0, started, 0.0)
+            self._end_call(op, [], started, 0)
             return
-        pending = on.call("run_node", self._tasks(op, call, layout))
-        self._running[on.name] = _Running(op, on, pending, layout, started)
+        asked = self.placement.asked_bytes
+        tasks = self._tasks(op, call, layout)
+        sent = self.placement.asked_bytes - asked + sum(task.row_bytes for (task,) in tasks if task is not None)
+        self._running[on.name] = _Running(op, on, on.call("run_node", tasks), layout, started, sent)
 
     def _tasks(self, op: RunOp, call: Call, layout: Layout) -> list[tuple[NodeTask | None]]:
         """What each rank is asked to do; None where it takes no part."""
@@ -152,8 +163,10 @@ class Walk:
     def _end(self, over: _Running) -> None:
         reports: list[NodeReport] = []
         try:
-            reports = [report for report in over.pending.results() if isinstance(report, NodeReport)]
+            results = over.pending.results()
+            reports = [report for report in results if isinstance(report, NodeReport)]
             if isinstance(over.op, RunOp):
+                self._pass_on_prints(over.op, results)
                 self._keep(over.op, over.layout, reports)
         except Exception as error:  # noqa: BLE001 - noted and raised again
             self._fail(over.op, error)
@@ -162,8 +175,7 @@ class Walk:
             self.emit(WeightsSynced(time.time(), self.plan.pipeline, self.step, over.op.group, seconds))
             self._done.add(over.op.id)
         else:
-            cpu_seconds = sum(report.cpu_seconds for report in reports)
-            self._end_call(over.op, sum(report.num_rows for report in reports), over.started, cpu_seconds)
+            self._end_call(over.op, reports, over.started, over.sent_bytes)
 
     def _keep(self, op: RunOp, layout: Layout, reports: Sequence[NodeReport]) -> None:
         """Note where the op's rows lie, its metrics and its state."""
@@ -173,11 +185,26 @@ class Walk:
         if op.call in self.states:
             self.states[op.call] = reports[0].state
 
-    def _end_call(self, op: RunOp, num_rows: int, started: float, cpu_seconds: float) -> None:
-        seconds = time.perf_counter() - started
-        name = self.plan.pipeline
-        self.emit(OpFinished(time.time(), name, self.step, op.id, num_rows, seconds, cpu_seconds))
+    def _end_call(self, op: RunOp, reports: Sequence[NodeReport], started: float, sent_bytes: int) -> None:
+        self.emit(
+            OpFinished(
+                time.time(),
+                self.plan.pipeline,
+                self.step,
+                op.id,
+                rows=sum(report.num_rows for report in reports),
+                seconds=time.perf_counter() - started,
+                cpu_seconds=sum(report.cpu_seconds for report in reports),
+                driver_bytes=sent_bytes + sum(report.row_bytes for report in reports),
+            )
+        )
         self._done.add(op.id)
+
+    def _pass_on_prints(self, op: RunOp, results: Sequence[NodeReport | None]) -> None:
+        for rank, report in enumerate(results):
+            if report is not None and report.printed:
+                name = self.plan.pipeline
+                self.emit(OpPrinted(time.time(), name, self.step, op.id, rank, report.printed))
 
     def _fail(self, op: RunOp | SyncOp, error: Exception) -> None:
         name, at = self.plan.pipeline, f" ({op.at})" if isinstance(op, RunOp) else ""

@@ -16,6 +16,7 @@ from dagrl.executor.base import Executor, Runtime
 from dagrl.executor.events import (
     CheckpointSaved,
     Event,
+    Listener,
     OpFinished,
     RunFinished,
     RunStarted,
@@ -60,6 +61,7 @@ def run(
     stop: StopRequest | None = None,
     on_start: Callable[[Start], None] | None = None,
     on_record: Callable[[Record], None] | None = None,
+    on_event: Listener | None = None,
 ) -> RunResult:
     """Train: the first pipeline is the step, the others evaluate. ``steps`` overrides the pipeline's own.
 
@@ -97,6 +99,8 @@ def run(
             folder.write_json("plan.json", [one.plan.to_dict() for one in planned])
             if on_start is not None:
                 on_start(start)
+            if on_event is not None:
+                executor.subscribe(on_event)
             saver = _Saver(saving, checkpoints, description, found)
             return _Loop(planned, executor, orders, folder, start, saver, stop, on_record).run()
         finally:

@@ -84,6 +84,12 @@ class NodeTask:
     arrivals: Mapping[str, Sequence[tuple[Any, int]]] = field(default_factory=dict)
     state: Any = None
 
+    @property
+    def row_bytes(self) -> int:
+        """The bytes in it that grow with the rows."""
+        rows = () if self.rows is None else (self.rows.row_ids, self.rows.group_ids)
+        return sum(ids.nbytes for ids in (self.group_ids, self.positions, *rows) if ids is not None)
+
 
 @dataclass(frozen=True)
 class NodeReport:
@@ -91,7 +97,7 @@ class NodeReport:
 
     ``metrics`` are the node's own, ``statistics`` those of the row columns it wrote. ``kept`` are the row ids that a
     filter let pass; ``num_tokens`` counts the tokens of each row, where they are written. ``bytes`` are those of the
-    written tensors.
+    written tensors. ``printed`` is what the node wrote to the console of another process.
     """
 
     num_rows: int
@@ -103,6 +109,12 @@ class NodeReport:
     bytes: int
     kept: Int64[Tensor, " K"] | None = None
     num_tokens: Int32[Tensor, " B"] | None = None
+    printed: str = ""
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes in it that grow with the rows."""
+        return sum(ids.nbytes for ids in (self.kept, self.num_tokens) if ids is not None)
 
 
 class NodeHost(Worker):

@@ -57,6 +57,7 @@ def measure(*, blocks: int, steps: int, rollout: str) -> dict[str, Any]:
     """Blocks of steps in turn."""
     from dagrl.cli.pipeline_file import load_pipelines
     from dagrl.executor.ray import RayRuntime
+    from dagrl.storage.segments import read_lines
     from dagrl.trainer.loop import run
     from dagrl.trainer.records import Record
 
@@ -81,6 +82,10 @@ def measure(*, blocks: int, steps: int, rollout: str) -> dict[str, Any]:
     pipelines = load_pipelines(str(ROOT / "pipelines/grpo.py"), values).pipelines[:1]
     with tempfile.TemporaryDirectory() as folder, RayRuntime() as runtime:
         run(pipelines, out=f"{folder}/run", steps=3 + blocks * steps, runtime=runtime, on_record=on_record)
+        events = read_lines(f"{folder}/run", "events")
+    rows = (3 + blocks * steps) * WORK["batch_size"] * WORK["n"]
+    driver_bytes = sum(event["driver_bytes"] for event in events if event["event"] == "OpFinished")
+    log_seconds = log_cost(events) / (3 + blocks * steps)
     for side in sides.values():
         side.close()
     medians = {name: statistics.median(values) for name, values in seconds.items()}
@@ -89,9 +94,24 @@ def measure(*, blocks: int, steps: int, rollout: str) -> dict[str, Any]:
     return {
         "plain_rollout": rollout,
         "s_per_step": {name: round(value, 4) for name, value in medians.items()},
+        "driver_bytes_per_row": round(driver_bytes / rows, 1),
+        "event_log_share": round(log_seconds / medians["dagrl_ray_2_workers"], 5),
         "ray_over_fastest_plain": round(medians["dagrl_ray_2_workers"] / fastest, 3),
         "wall_ms_by_node": {op: round(value * 1000, 1) for op, value in ops.items()},
     }
+
+
+def log_cost(events: list[dict[str, Any]]) -> float:
+    """CPU seconds to write these events to a log again."""
+    from dagrl.storage.run_folder import RunFolder
+
+    with tempfile.TemporaryDirectory() as aside, RunFolder(f"{aside}/run") as folder:
+        folder.make()
+        folder.begin({})
+        started = time.process_time()
+        for event in events:
+            folder.append("events", event)
+        return time.process_time() - started
 
 
 def main() -> None:

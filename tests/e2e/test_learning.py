@@ -16,10 +16,9 @@ def test_the_demo_meets_the_learning_bar(tmp_path: Path, seed: int) -> None:
 
     Start and end of the sampled reward are both means of ten steps: one step of 512 samples is off by some .03.
     """
-    command = [sys.executable, "-m", "dagrl.cli", "run", "pipelines/grpo.py", "--seed", str(seed)]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True, timeout=1100
-    )
+    command = [sys.executable, "-m", "dagrl.cli", "run", "pipelines/grpo.py", "--executor", "ray", "--set", "workers=2"]
+    line = [*command, "--seed", str(seed), "--out", str(tmp_path / "run")]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, done.stderr
     lines = metrics_lines(tmp_path / "run")
     sampled = [line["reward/mean"] for line in lines if line["pipeline"] == "grpo"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import edited_pipeline, load_grpo, metrics_lines
+from support import edited_pipeline, event_lines, load_grpo, metrics_lines
 
 from dagrl.executor.base import Runtime
 from dagrl.executor.local import LocalRuntime
@@ -64,6 +64,17 @@ def test_two_workers_twice_are_identical_whether_ref_shares_their_processes_or_n
     separate = train(ray_runtime, tmp_path / "separate", 4, file=apart, **values)
     assert_identical(first, again)
     assert_identical(first, separate)
+
+
+def test_the_driver_sees_row_numbers_and_lengths_but_no_column(ray_runtime: RayRuntime, tmp_path: Path) -> None:
+    """At most 64 bytes a row and step, though every update here moves rows between the ranks."""
+    train(ray_runtime, tmp_path / "run", 3, workers=2, batch_size=16, mini_batch_size=16)
+    ops = [event for event in event_lines(tmp_path / "run") if event["event"] == "OpFinished"]
+    steps = [event for event in ops if event["pipeline"] == "grpo"]
+    rows = 3 * 16 * 4
+    assert 0 < sum(event["driver_bytes"] for event in steps) <= 64 * rows
+    moved = {event["op"]: event["driver_bytes"] for event in steps}
+    assert moved["update_policy"] > moved["verify"]
 
 
 def test_two_workers_learn_what_one_learns(ray_runtime: RayRuntime, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What becomes of a run on Ray when a node raises, dies or hangs on one rank: a clear end, in seconds, nobody left."""
 
+import logging
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from torch import Tensor
 from dagrl import Metrics, Objects, Pipeline, Sum, WorkerGroup, node, policy
 from dagrl.compiler import compile_pipelines
 from dagrl.errors import NodeError, WorkerError, WorkerLostError
+from dagrl.executor.events import Event, OpPrinted
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.ray import RayExecutor, RayRuntime
 from dagrl.graph.specs import ResourcePool
@@ -41,7 +43,11 @@ def misbehave(response_text: Objects[str], group_ids: Int64[Tensor, " B"], *, ho
     if 3 in group_ids.tolist():
         match how:
             case "raise":
+                print("about to raise")
                 raise ValueError("group 3 is broken")
+            case "chat":
+                print("group 3 says hello")
+                logging.getLogger("chatty").warning("and warns")
             case "refuse":
                 raise NodeError("group 3 is refused")
             case "unpicklable":
@@ -96,6 +102,15 @@ def test_a_node_that_behaves_runs_on_both_ranks(runtime: RayRuntime, started: li
     assert run(*start(runtime, "behave", started))["rows"] == Sum(8.0)
 
 
+def test_what_a_node_prints_and_warns_of_reaches_the_driver(runtime: RayRuntime, started: list[RayExecutor]) -> None:
+    executor, planned = start(runtime, "chat", started)
+    events: list[Event] = []
+    executor.subscribe(events.append)
+    run(executor, planned)
+    printed = [(event.op, event.rank, event.text) for event in events if isinstance(event, OpPrinted)]
+    assert printed == [("misbehave", 1, "group 3 says hello\nand warns\n")]
+
+
 @pytest.mark.parametrize(
     ("how", "kind", "said"),
     [
@@ -123,6 +138,7 @@ def test_one_rank_that_misbehaves_ends_the_run_in_seconds_and_leaves_no_process(
     assert "rank 1" in told
     assert "main" in told
     assert "127.0.0.1" in told
+    assert ("before that it printed:\nabout to raise" in told) == (how == "raise")
     executor.close()
     end = time.monotonic() + LIMIT
     while time.monotonic() < end and any(map(psutil.pid_exists, ranks)):
