@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import GRPO, ROOT, edited_pipeline, metrics_lines, run_grpo
+from support import GRPO, ROOT, edited_pipeline, event_lines, metrics_lines, run_grpo
 
 from dagrl.cli.main import _exit_code
 from dagrl.cli.pipeline_file import load_pipelines
@@ -20,10 +20,6 @@ STEP_ALONE = ("    return step, held_out", "    return step")
 def dagrl(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["dagrl", *arguments])
     return _exit_code()
-
-
-def events_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
 
 
 def broken_model(folder: Path) -> Path:
@@ -106,7 +102,7 @@ def diamond(folder: Path, order: str) -> tuple[list[dict[str, Any]], list[str]]:
     file.write_text(DIAMOND)
     out = folder / order
     run(load_pipelines(str(file), {"order": order}).pipelines, out=str(out))
-    return metrics_lines(out), [event["op"] for event in events_of(out) if event["event"] == "OpStarted"]
+    return metrics_lines(out), [event["op"] for event in event_lines(out) if event["event"] == "OpStarted"]
 
 
 def test_a_diamond_runs_each_branch_once_and_its_order_changes_nothing(tmp_path: Path) -> None:
@@ -181,7 +177,7 @@ def test_mini_batches_that_divide_the_rows(tmp_path: Path) -> None:
     """32 prompts x n 8 in mini-batches of 64 rows: four optimizer steps."""
     result = run_grpo(tmp_path / "run", steps=1, batch_size=32, n=8, mini_batch_size=64)
     assert result.records[0].metrics["actor/grad_norm"] > 0
-    rows = {line["rows"] for line in events_of(tmp_path / "run") if line["event"] == "OpFinished"}
+    rows = {line["rows"] for line in event_lines(tmp_path / "run") if line["event"] == "OpFinished"}
     assert rows == {256}
     values = {"batch_size": "32", "n": "8", "mini_batch_size": "64"}
     plan, _ = compile_pipelines(load_pipelines(str(GRPO), values).pipelines)

@@ -112,7 +112,7 @@ def test_a_part_of_one_file_is_held_out(
     lines = metrics_lines(tmp_path / "out")
     assert [line["pipeline"] for line in lines] == ["eval", "grpo", "grpo", "eval"]
     assert "reward/mean/rows" in lines[0]
-    events = [json.loads(line) for line in (tmp_path / "out/events.jsonl").read_text().splitlines()]
+    events = event_lines(tmp_path / "out")
     (seen,) = {e["rows"] for e in events if e["event"] == "OpFinished" and e["op"] == "report"}
     assert 1 < seen < 20
 

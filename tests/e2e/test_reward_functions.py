@@ -13,7 +13,7 @@ from support import ROOT, edited_pipeline, load_grpo, metrics_lines, run_grpo
 
 from dagrl.compiler import compile_pipelines
 from dagrl.errors import CompileError, NodeError
-from dagrl.trainer import loop
+from dagrl.executor.local import LocalRuntime
 
 CODE = """
 def columns(*, response_text, answers, truncated):
@@ -205,7 +205,7 @@ def test_a_function_that_cannot_be_loaded_ends_the_run_before_a_model_is(
     (tmp_path / "broken_helper.py").write_text("x = 1\ndef f(:\n")
     (tmp_path / "my_rewards.py").write_text(code)
     compile_pipelines(load_grpo(file).pipelines[:1])
-    monkeypatch.setattr(loop, "LocalExecutor", None)  # a run that gets as far fails in another way
+    monkeypatch.setattr(LocalRuntime, "start", None)  # a run that gets as far fails in another way
     with pytest.raises(CompileError) as caught:
         run_grpo(tmp_path / "run", steps=1, file=file)
     assert message.format(file=tmp_path / "my_rewards.py") in str(caught.value)
