@@ -71,6 +71,8 @@ class Placement:
 
     def is_in_place(self, op: RunOp, layout: Layout) -> bool:
         """Whether every rank can tell the op's rows from the source and the filters it holds itself."""
+        if any(self._planned.pipeline.call(name).contract.split == "batch" for name in op.filters):
+            return len(layout.rows) == 1  # such a filter has run on the first rank alone
         return all(self._written[name].where == layout.where for name in (op.source, *op.filters))
 
     def send(self, op: RunOp, want: Layout) -> Arrivals:

@@ -110,6 +110,26 @@ def test_the_numbers_do_not_depend_on_the_ranks(ranks: int, count: int) -> None:
     assert spread["rows_at_once"] == Sum(3.0 * count)
 
 
+def test_a_filter_over_the_whole_batch_takes_rows_from_every_rank() -> None:
+    @node(rows="filter", split="batch")
+    def above_mean(rewards: Float32[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        return rewards > rewards.mean()
+
+    @node()
+    def note(rewards: Float32[Tensor, " B"], seeds: Int64[Tensor, " B"]) -> Metrics:
+        SEEN.update({seed: (value, 0.0, "") for seed, value in zip(seeds.tolist(), rewards.tolist(), strict=True)})
+        return Metrics({"noted": Sum(float(len(rewards)))})
+
+    with Pipeline("p") as pipeline:
+        reward = score(tell(prompts(data="zoo:larger", batch_size=8, n=3)))
+        note(reward, above_mean(reward))
+    run(pipeline, 1)
+    seen = dict(SEEN)
+    assert 0 < len(seen) < 21
+    run(pipeline, 3)
+    assert seen == SEEN
+
+
 def test_freed_bytes_count_what_lay_on_every_rank() -> None:
     _, alone = run(whole_pipeline(), 1)
     _, spread = run(whole_pipeline(), 3)
