@@ -29,7 +29,8 @@ def block(blocks: list[str], start: str) -> str:
 
 
 def dagrl(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "DAGRL_EXECUTOR": ""}  # a reader has not set it
     return subprocess.run(shlex.split(command), cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
 
 
