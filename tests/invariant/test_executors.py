@@ -84,4 +84,5 @@ def test_two_workers_learn_what_one_learns(ray_runtime: RayRuntime, tmp_path: Pa
     other = weights(two)
     assert max((tensor - other[name]).abs().max() for name, tensor in weights(one).items()) <= 1e-6
     for mine, theirs in zip(metrics_lines(one), metrics_lines(two), strict=True):
+        assert mine.pop("pipeline") == theirs.pop("pipeline")
         assert mine == pytest.approx(theirs, rel=1e-5, abs=1e-6, nan_ok=True)
