@@ -149,10 +149,16 @@ def _fix_of(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "let the file and `build` return normally; raise an error to refuse"
     if isinstance(error, NameError) and error.name:
-        close = nearest(error.name, _public_names())
+        close = nearest(error.name, _names_around(error)) or nearest(error.name, _public_names())
         known = f"did you mean `{close}`? " if close else ""
         return f"{known}define or import `{error.name}` first"
     return "mend that line"
+
+
+def _names_around(error: BaseException) -> list[str]:
+    """The names that the user's code had where it raised."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return [name for frame in frames[-1:] for name in (*frame.f_locals, *frame.f_globals)]
 
 
 def _public_names() -> list[str]:

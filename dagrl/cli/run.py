@@ -97,9 +97,11 @@ def run(
                 on_record=lambda record: say(progress.line(record)),
                 on_event=show_prints,
             )
+            _tell_end(result, folder, go_on)
         finally:
             runtime.close()
-    _tell_end(context, result, folder, go_on)
+    if result.stopped_by is not None:
+        context.exit(exit_code(result.stopped_by))
 
 
 @contextmanager
@@ -115,23 +117,28 @@ def _ends_told(context: click.Context, folder: str, go_on: str) -> Generator[Non
         print(f"stopped at once by {cause(stopped.number)}, in the middle of a step; {go_on}", file=sys.stderr)
         context.exit(exit_code(stopped.number))
     except KeyboardInterrupt:
-        print(f"stopped by Ctrl-C before the first step of {folder}", file=sys.stderr)
+        print(f"stopped by Ctrl-C; {_saved(newest_step(checkpoints_of(folder)), go_on)}", file=sys.stderr)
         raise
     except UserError:
         raise
     except Exception as error:
-        step = newest_step(checkpoints_of(folder))
-        error.add_note("no checkpoint is saved" if step is None else f"saved after step {step}; {go_on}")
+        error.add_note(_saved(newest_step(checkpoints_of(folder)), go_on))
         raise
 
 
-def _tell_end(context: click.Context, result: RunResult, folder: str, go_on: str) -> None:
+def _saved(step: int | None, go_on: str) -> str:
+    if step is None:
+        return f"no checkpoint is saved: to start again, {go_on}"
+    return f"saved after step {step}; {go_on}"
+
+
+def _tell_end(result: RunResult, folder: str, go_on: str) -> None:
     from dagrl.storage.run_folder import contents
 
     if result.stopped_by is not None:
         how = f"stopped by {cause(result.stopped_by)} after step {result.step}, saved as {result.saved}"
         print(f"{how}; {go_on}", file=sys.stderr)
-        context.exit(exit_code(result.stopped_by))
+        return
     if result.resumed_from == result.step:
         say(f"nothing is left to do: {folder} is done, with all its {result.step} steps")
     say(f"done: {folder} ({', '.join(contents(folder))})")

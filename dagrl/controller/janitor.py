@@ -16,6 +16,9 @@ from pathlib import Path
 #: The environment variable that names the folder in every process of a local Ray.
 MARK = "DAGRL_RAY_FOLDER"
 _LIMIT_SECONDS = 10.0
+#: In the command of a process that ends by itself what lies below it once its parent is gone, and is left that time.
+_KEEPER = b"dagrl.rewards"
+_KEEPER_SECONDS = 5.0
 #: Programs that use this Ray, its starter and others that joined it, write to a file named so.
 _DRIVER_LOG = "python-core-driver"
 
@@ -24,10 +27,11 @@ def main(folder: str, parent: int) -> None:
     """Wait, end, remove."""
     while os.getppid() == parent and not select.select([sys.stdin], [], [], 1.0)[0]:
         pass
-    end = time.monotonic() + _LIMIT_SECONDS
-    while time.monotonic() < end and (left := processes_of(folder)):
+    begun = time.monotonic()
+    while (passed := time.monotonic() - begun) < _LIMIT_SECONDS and (left := processes_of(folder)):
         for pid in left:
-            _kill(pid)
+            if passed > _KEEPER_SECONDS or not _keeps_others(pid):
+                _kill(pid)
         time.sleep(0.05)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -37,6 +41,13 @@ def processes_of(folder: str) -> list[int]:
     mine = os.getpid()
     entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()] if Path("/proc").is_dir() else []
     return [int(entry.name) for entry in entries if int(entry.name) != mine and _belongs(entry, folder)]
+
+
+def _keeps_others(pid: int) -> bool:
+    try:
+        return _KEEPER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _belongs(process: Path, folder: str) -> bool:

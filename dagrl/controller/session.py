@@ -7,11 +7,13 @@ import logging
 import os
 import re
 import secrets
+import signal
 import site
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -150,7 +152,7 @@ def _start(ray: Any, num_cpus: int | None, num_gpus: int | None) -> RaySession:
     before = {name: os.environ.get(name) for name in environment}
     _authenticate(environment)
     try:
-        with _loopback_addresses(ray), _environment_of_processes(folder):
+        with _loopback_addresses(ray), _environment_of_processes(folder), _own_signals():
             context = ray.init(
                 address="local",
                 num_cpus=num_cpus,
@@ -166,6 +168,17 @@ def _start(ray: Any, num_cpus: int | None, num_gpus: int | None) -> RaySession:
         _Local(folder, cleaner, before).end()
         raise
     return RaySession(context.address_info["gcs_address"], _Local(folder, cleaner, before))
+
+
+@contextmanager
+def _own_signals() -> Generator[None]:
+    """Keep this process's answer to SIGTERM: Ray puts one of its own in its place that exits in silence."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def _join(ray: Any, address: str, timeout: float) -> RaySession:

@@ -111,10 +111,11 @@ def _url(data: str, split: str, test_share: float) -> str:
         return _existing(data.replace(_SPLIT, split))
     if not ending(data):
         return _in_folder(data, split)
+    there = _existing(data)
     known = (TRAIN, TEST) if test_share else (TRAIN,)
     if split not in known:
         _refuse(f"data `{data}` is one file and has no split `{split}`", _SPLIT_FIX)
-    return _existing(data)
+    return there
 
 
 def _existing(url: str) -> str:

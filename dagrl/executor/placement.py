@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ class Placement:
         self._written: dict[str, Layout] = {}
         self._kept: dict[str, Int64[Tensor, " K"]] = {}
         self._num_tokens: dict[str, Int64[Tensor, " N"]] = {}
+        self._ahead: dict[tuple[str, str], Arrivals] = {}
         #: The bytes of row ids that processes were asked to publish.
         self.asked_bytes = 0
 
@@ -76,21 +77,53 @@ class Placement:
         return all(self._written[name].where == layout.where for name in (op.source, *op.filters))
 
     def send(self, op: RunOp, want: Layout) -> Arrivals:
-        """Have the ranks that hold rows which the op reads on other ranks publish them."""
+        """The shards that each rank is sent: rows that the op reads and that lie on other ranks."""
         arrivals: Arrivals = [{} for _ in want.rows]
         for name in dict.fromkeys(read.call for read in op.reads):
-            sent = moves(self._written[name], want)
-            if sent is None:
-                continue
-            columns = tuple(dict.fromkeys(read.source for read in op.reads if read.call == name))
-            on = self._site.named(self._written[name].where)
-            handles = on.call("publish", [(self._planned.pipeline.name, name, columns, ids) for ids in sent]).handles
-            for handle, parts in zip(handles, sent, strict=True):
-                for rank, ids in enumerate(parts):
-                    if ids is not None:
-                        self.asked_bytes += ids.nbytes
-                        arrivals[rank].setdefault(name, []).append((handle, rank))
+            shards = self._ahead.get((name, want.where)) if self._is_at_home(op) else None
+            for rank, found in enumerate(self._publish(name, _columns([op], name), want) if shards is None else shards):
+                arrivals[rank] |= found
         return arrivals
+
+    def send_ahead(self, op: RunOp) -> None:
+        """Have what an op has written published at once for its readers on other process sets.
+
+        Asked for later, its processes may be busy with an op that the readers need not wait for.
+        """
+        here = self._written[op.call].where
+        readers: dict[str, list[RunOp]] = {}
+        for reader in self._planned.plan.runs:
+            on = self._site.by_pool[reader.pool].name
+            if on != here and self._is_at_home(reader) and _columns([reader], op.call):
+                readers.setdefault(on, []).append(reader)
+        for where, ops in readers.items():
+            home = self._home(ops[0], self._site.named(where))
+            self._ahead[op.call, where] = self._publish(op.call, _columns(ops, op.call), home)
+
+    def forget(self, done: Set[str]) -> None:
+        """Let go of published shards whose readers are all done."""
+        for name, where in list(self._ahead):
+            readers = [op for op in self._planned.plan.runs if _columns([op], name)]
+            if all(op.id in done for op in readers if self._site.by_pool[op.pool].name == where):
+                del self._ahead[name, where]
+
+    def _publish(self, name: str, columns: Sequence[str], want: Layout) -> Arrivals:
+        arrivals: Arrivals = [{} for _ in want.rows]
+        sent = moves(self._written[name], want)
+        if sent is None:
+            return arrivals
+        on = self._site.named(self._written[name].where)
+        handles = on.call("publish", [(self._planned.pipeline.name, name, columns, ids) for ids in sent]).handles
+        for handle, parts in zip(handles, sent, strict=True):
+            for rank, ids in enumerate(parts):
+                if ids is not None:
+                    self.asked_bytes += ids.nbytes
+                    arrivals[rank].setdefault(name, []).append((handle, rank))
+        return arrivals
+
+    def _is_at_home(self, op: RunOp) -> bool:
+        """Whether the op sees rows where they lie by themselves, and not spread anew."""
+        return self._planned.pipeline.call(op.call).contract.split not in ("batch", "minibatch")
 
     def wrote(self, op: RunOp, layout: Layout, reports: Sequence[NodeReport | None]) -> None:
         """Take note of what an op has left."""
@@ -125,3 +158,8 @@ class Placement:
         weights = self._num_tokens[counted][order[torch.searchsorted(have, ids)]]
         seeds = hash_ids(key_of(self._site.seed, self._planned.pipeline.name, self._step, op.call), ids)
         return balanced(layout, weights, mini_batches(seeds, call.options.get("mini_batch_size", 0)))
+
+
+def _columns(readers: Sequence[RunOp], call: str) -> tuple[str, ...]:
+    """The columns of a call that some ops read."""
+    return tuple(dict.fromkeys(read.source for op in readers for read in op.reads if read.call == call))

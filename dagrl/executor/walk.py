@@ -27,6 +27,7 @@ from dagrl.executor.process_sets import Pending, ProcessSet
 from dagrl.graph.pipeline import Call
 from dagrl.workers.frames import Rows
 from dagrl.workers.host import NodeReport, NodeTask, Planned
+from dagrl.workers.node_states import check_state
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ class Walk:
             arguments = [(self.plan.pipeline, op.columns)] * on.size
             self._freeing.append(_Freeing(op, on, on.call("free", arguments)))
         self._done.add(op.id)
+        self.placement.forget(self._done)
         self._finish_frees(0.0)
 
     def _finish_one(self) -> None:
@@ -180,9 +182,11 @@ class Walk:
     def _keep(self, op: RunOp, layout: Layout, reports: Sequence[NodeReport]) -> None:
         """Note where the op's rows lie, its metrics and its state."""
         self.placement.wrote(op, layout, reports)
+        self.placement.send_ahead(op)
         self.metrics.add(op.call, merge_all(report.metrics for report in reports))
         self.metrics.add(op.call, merge_all(report.statistics for report in reports))
-        if op.call in self.states:
+        if op.call in self.states:  # checked here, where the user's modules are
+            check_state(op.call, reports[0].state, type(self.states[op.call]))
             self.states[op.call] = reports[0].state
 
     def _end_call(self, op: RunOp, reports: Sequence[NodeReport], started: float, sent_bytes: int) -> None:

@@ -24,6 +24,15 @@ def _scorable(call: CallView) -> list[Refusal]:
     return [*needs_sampling(call), *too_small]
 
 
+def _frozen(call: CallView) -> list[Refusal]:
+    """Refuse a reference that learns: it would be the policy itself, and every KL 0."""
+    group, refusals = call.group, _scorable(call)
+    if group is not None and group.model.optimizer is not None:
+        fix = "pass a worker group whose policy has no optimizer, or use `old_logprob`"
+        refusals.append((f"its reference is `{group.name}`, which trains: every KL to it would be 0", fix))
+    return refusals
+
+
 @node(writes="old_logprobs", alias_of="new_logprobs", check=_scorable)
 def old_logprob(
     actor: Policy,
@@ -44,7 +53,7 @@ def old_logprob(
     return actor.compute_logprobs(tokens, micro_batch_size=micro_batch_size).logprobs
 
 
-@node(writes="ref_logprobs", check=_scorable)
+@node(writes="ref_logprobs", check=_frozen)
 def ref_logprob(
     ref: Policy,
     input_ids: Int64[Tensor, "B S"],

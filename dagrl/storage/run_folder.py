@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fsspec.implementations.memory import MemoryFileSystem
+
 from dagrl.errors import ConfigError, Problem
 from dagrl.storage.folder import Folder
 from dagrl.storage.json_lines import plain
@@ -113,6 +115,11 @@ class RunFolder:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def is_private(url: str) -> bool:
+    """Whether nobody but this process sees what is written there."""
+    return isinstance(Folder(url).fs, MemoryFileSystem)
 
 
 def checkpoints_of(url: str) -> str:

@@ -27,8 +27,8 @@ from dagrl.executor.layout import SourceRows
 from dagrl.executor.local import LOCAL_RUNTIME
 from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.states import STATE_FIX, state_faults
-from dagrl.storage.checkpoints import Checkpoint, Checkpoints
-from dagrl.storage.run_folder import CHECKPOINTS, MODEL, RunFolder
+from dagrl.storage.checkpoints import Checkpoint, Checkpoints, newest_step
+from dagrl.storage.run_folder import CHECKPOINTS, MODEL, RunFolder, is_private
 from dagrl.trainer.data_order import NO_ROWS, ShuffledOrder, walk_in_order
 from dagrl.trainer.records import Record, RunResult, Start
 from dagrl.trainer.same_run import check_same_run, describe_run
@@ -81,6 +81,7 @@ def run(
     orders = _training_orders(planned[0], seed)
     rows = {name: order.num_rows for name, order in orders.items()}
     description = describe_run(planned, seed=seed, steps=num_steps, config=config or {}, rows=rows)
+    _check_shared(out, runtime)
     with RunFolder(out, resume=resume == "auto") as folder:
         checkpoints = Checkpoints(folder.below(CHECKPOINTS), keep=saving.keep)
         found = _found(folder, checkpoints, description)
@@ -107,6 +108,13 @@ def run(
             executor.close()
 
 
+def _check_shared(out: str, runtime: Runtime) -> None:
+    """See that the processes of the run write to the folder that this process reads."""
+    if runtime.machine.limit is not None and is_private(out):
+        what = f"`--out {out}` is memory of one process, and on Ray others write to the run folder too."
+        raise ConfigError([Problem(what, fix="give a folder that all machines see, or `--executor local`")])
+
+
 def _check_states(pipelines: Sequence[Pipeline]) -> None:
     """See that checkpoints can hold the states that nodes keep."""
     problems = [
@@ -125,9 +133,9 @@ def _found(folder: RunFolder, checkpoints: Checkpoints, description: Mapping[str
     found = None if folder.is_new else checkpoints.latest_valid()
     if found is not None:
         check_same_run(found, description)
-    elif folder.exists(MODEL):
-        what = f"the run in `{folder.url}` has ended, and there is no sound checkpoint to go on from."
-        raise ConfigError([Problem(what, fix="give another `--out`, or move the old run away")])
+    elif folder.exists(MODEL) or newest_step(folder.below(CHECKPOINTS)) is not None:
+        what = f"there is a run in `{folder.url}`, and no sound checkpoint of it to go on from."
+        raise ConfigError([Problem(what, fix="give another `--out`, or move the old run away to start again")])
     return found
 
 

@@ -18,7 +18,6 @@ from dagrl.errors import NodeError, counted, with_article
 from dagrl.graph.contract import NodeContract
 from dagrl.graph.pipeline import Call
 from dagrl.graph.roles import LossColumns
-from dagrl.workers.node_states import check_state
 
 Columns = dict[str, Tensor | np.ndarray]
 
@@ -117,8 +116,6 @@ def _parts(call: Call, returned: Any) -> tuple[Any, Any, Metrics]:
     if isinstance(call.contract.state, type) and not isinstance(state, call.contract.state):
         expected = call.contract.state.__name__
         raise NodeError(f"`{call.name}` returned {_kind(state)} as its new state, its annotation says {expected}")
-    if isinstance(call.contract.state, type):
-        check_state(call.name, state, call.contract.state)
     if not isinstance(metrics, Metrics):
         raise NodeError(f"`{call.name}` returned {_kind(metrics)} where its annotation says Metrics")
     return columns, state, metrics

@@ -42,6 +42,6 @@ def _require_known(kind: str, name: str, known: Collection[str]) -> None:
     if name in known:
         return
     nearest = difflib.get_close_matches(name, known, n=1)
-    fix = f"did you mean `{nearest[0]}`?" if nearest else "use one of the known names"
+    fix = f"did you mean `{nearest[0]}`?" if nearest else f"use {' or '.join(f'`{each}`' for each in sorted(known))}"
     facts = (("known", ", ".join(sorted(known))),)
     raise ConfigError([Problem(f"the zoo has no {kind} named `{name}`", facts=facts, fix=fix)])

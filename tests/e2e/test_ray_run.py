@@ -26,7 +26,7 @@ from killing import (
     start,
     wait_for,
 )
-from support import metrics_lines
+from support import ROOT, metrics_lines
 
 RAY = ("--executor", "ray", "--set", "workers=2")
 OPS = ("prompts", "generate", "verify", "grpo_advantage", "ref_logprob", "update_policy")
@@ -143,3 +143,93 @@ def test_a_worker_that_is_killed_ends_the_run_which_says_how_to_go_on(
     assert re.search(r"in (node|op) `\S+` .*of pipeline `(grpo|eval)`, step \d+", errors)
     assert re.search(r"saved after step \d+; go on with: dagrl run .* --resume auto", errors)
     nothing_left()
+
+
+STATEFUL = '''
+from __future__ import annotations
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the node has seen."""
+
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A state of the file's own classes, which no other process can import."""
+
+    seen: Seen | None = None
+
+
+@node(split="batch")
+def remember(rewards: Float32[Tensor, " B"], *, state: Memory) -> tuple[Memory, Metrics]:
+    """Keeps the mean reward of every step, and says how many there were."""
+    before = state.seen.values if state.seen else ()
+    print("remembered", len(before))
+    return Memory(Seen((*before, float(rewards.mean())))), Metrics({"remembered": Sum(len(before) + 1.0)})
+
+'''
+
+
+def test_a_file_of_ones_own_with_state_runs_and_goes_on(tmp_path: Path, data: Path) -> None:
+    """Its classes travel by value; annotations are strings there; what it prints is shown."""
+    text = (ROOT / "pipelines/grpo.py").read_text()
+    head, _, rest = text.partition("\n\n@dataclass(frozen=True, kw_only=True)")
+    head = head.replace('"""\n', '"""\n\nfrom __future__ import annotations\n', 1)
+    imports = "from jaxtyping import Float32\nfrom torch import Tensor\nfrom dagrl import Metrics, Sum, node\n"
+    own = STATEFUL.replace("from __future__ import annotations\n", "")
+    rest = rest.replace(
+        "        advantage = grpo", "        remember(reward, state=Memory())\n        advantage = grpo", 1
+    )
+    file = tmp_path / "mine.py"
+    file.write_text(head + "\n" + imports + own + "\n@dataclass(frozen=True, kw_only=True)" + rest)
+    out = tmp_path / "run"
+    for steps in (2, 3):
+        line = command(data, out, steps, "--save-every", "1", "--resume", "auto", *RAY)
+        line[line.index("pipelines/grpo.py")] = str(file)
+        shown = finish(line)
+    assert "[remember rank 0] remembered 2" in shown
+    assert [one["remembered"] for one in metrics_lines(out) if one["pipeline"] == "grpo"] == [1, 2, 3]
+
+
+DAEMON = '''
+import os, time
+
+
+def score(*, response_text, answers):
+    """Leaves a daemon without any of its descriptors and variables, and takes its time."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 200)
+            os.execve("/bin/sleep", ["sleep", "3597.25"], {})
+        os._exit(0)
+    time.sleep(8)
+    return [1.0] * len(answers)
+'''
+
+
+@pytest.mark.long
+def test_daemons_of_a_reward_function_end_with_a_run_that_is_killed(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "rewards.py").write_text(DAEMON)
+    text = (ROOT / "pipelines/grpo.py").read_text().replace("    verify,\n", "    verify,\n    reward_function,\n")
+    call = 'reward_function(batch, rollout, function="rewards.py:score", time_limit=60.0)'
+    (tmp_path / "mine.py").write_text(text.replace("verify(batch, rollout)", call))
+    line = command(data, tmp_path / "run", 3, *RAY)
+    line[line.index("pipelines/grpo.py")] = str(tmp_path / "mine.py")
+    process = start(line)
+    try:
+        assert wait_for(process, tmp_path / "run", lambda out: len(_daemons()) > 0)
+    finally:
+        process.kill()
+        process.communicate()
+    end = time.monotonic() + 20
+    while _daemons() and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not _daemons()
+
+
+def _daemons() -> list[int]:
+    return [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "3597.25"]]

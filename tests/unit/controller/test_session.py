@@ -208,3 +208,8 @@ with start_ray(sys.argv[1]) as session:
 
 def test_where_dagrl_is_imported_from() -> None:
     assert import_root() == [str(ROOT)]
+
+
+def test_the_answer_to_sigterm_is_still_ours(ray_session: RaySession) -> None:
+    """Ray would put its own in place, which exits in silence."""
+    assert signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, signal.SIG_IGN)

@@ -11,7 +11,9 @@ import pytest
 from support import edited_pipeline, load_grpo, run_grpo, untimed
 
 from dagrl.cli.pipeline_file import LoadedPipelines
+from dagrl.compiler import Machine
 from dagrl.errors import ConfigError, NodeError, ResumeError
+from dagrl.executor.local import LocalRuntime
 from dagrl.storage.folder import Folder
 from dagrl.storage.run_folder import contents
 from dagrl.storage.segments import read_lines
@@ -324,3 +326,25 @@ def test_a_damaged_newest_checkpoint_costs_its_steps_only(
     assert again.resumed_from == 2
     assert "step_000003` is passed over: `actor-00000.safetensors` has" in caplog.text
     assert_equal_runs(str(tmp_path / "whole"), out)
+
+
+def test_a_run_without_a_sound_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    """Starting again there would drop its metrics and its checkpoints."""
+    loaded, out = load_grpo(**QUICK), tmp_path / "run"
+    go(loaded, str(out), steps=4, stop_after=2, evaluate=False, saving=Saving(1, 2))
+    for part in out.glob("checkpoints/*/actor-00000.safetensors"):
+        part.write_bytes(part.read_bytes()[:-1])
+    before = metrics(str(out))
+    with pytest.raises(ConfigError, match="no sound checkpoint of it to go on from"):
+        go(loaded, str(out), steps=4, evaluate=False)
+    assert metrics(str(out)) == before
+    assert len(list(out.glob("checkpoints/step_*"))) == 2
+
+
+def test_a_run_folder_in_memory_is_refused_where_other_processes_write_to_it() -> None:
+    class Elsewhere(LocalRuntime):
+        machine = Machine("ray", (2,), 4)
+
+    with pytest.raises(ConfigError, match="is memory of one process"):
+        go(load_grpo(**QUICK), "memory://elsewhere/run", steps=1, runtime=Elsewhere())
+    assert contents("memory://elsewhere/run") == []
