@@ -126,8 +126,13 @@ HEAVY = {"ray", "vllm", "transformers", "tensordict"}
             "from dagrl.cli.main import cli\ncli.main(['plan', 'pipelines/grpo.py', '--json'], standalone_mode=False)",
             HEAVY,
         ),
+        (
+            "from dagrl.cli.main import cli\n"
+            "cli.main(['plan', 'pipelines/grpo.py', '--executor', 'ray'], standalone_mode=False)",
+            HEAVY,
+        ),
     ],
-    ids=["dagrl", "nodes", "compiler", "help", "plan", "plan --json"],
+    ids=["dagrl", "nodes", "compiler", "help", "plan", "plan --json", "plan for ray"],
 )
 def test_light_entry_points_load_nothing_heavy(code: str, absent: set[str]) -> None:
     assert not _loaded_after(code) & absent

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -45,9 +45,18 @@ def write_part(folder_url: str, name: str, tensors: Mapping[str, Tensor], info: 
     """Write tensors and JSON as one part; any process may.
 
     ``info`` is plain JSON: str keys, finite numbers, strings, bools, None, lists and dicts.
+
+    Raises:
+        CheckpointError: when it cannot be written, for want of room for one.
     """
-    folder, file_name = Folder(folder_url), f"{name}.safetensors"
-    header = {_INFO: json.dumps(info, allow_nan=False)}
+    try:
+        return _write(Folder(folder_url), name, tensors, {_INFO: json.dumps(info, allow_nan=False)})
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"`{name}` cannot be written to `{folder_url}`: {error}") from error
+
+
+def _write(folder: Folder, name: str, tensors: Mapping[str, Tensor], header: dict[str, str]) -> PartRecord:
+    file_name = f"{name}.safetensors"
     if folder.is_local:
         return _write_local(folder.path(file_name), name, tensors, header)
     with tempfile.TemporaryDirectory() as aside:

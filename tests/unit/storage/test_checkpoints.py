@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -182,3 +183,9 @@ def test_no_place_for_a_pickle(tmp_path) -> None:
 def test_at_least_one_is_kept(tmp_path) -> None:
     with pytest.raises(ValueError, match="keep=0"):
         Checkpoints(str(tmp_path), keep=0)
+
+
+def test_a_part_that_cannot_be_written_is_named_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("no folder")
+    with pytest.raises(CheckpointError, match=r"`actor-00000` cannot be written to `.*/taken`: "):
+        write_part(str(tmp_path / "taken"), "actor-00000", {"a": torch.zeros(2)}, {})
