@@ -30,7 +30,9 @@ def block(blocks: list[str], start: str) -> str:
 
 def dagrl(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "DAGRL_EXECUTOR": ""}  # a reader has not set it
+    environment = {**os.environ, "PATH": path}
+    if "workers=" in command:  # the other commands do on Ray what they do here, and starting it takes seconds
+        environment["DAGRL_EXECUTOR"] = ""
     return subprocess.run(shlex.split(command), cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
 
 

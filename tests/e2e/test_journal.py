@@ -17,7 +17,8 @@ def updates(out: Path) -> Counter[tuple[str, int]]:
     return Counter((line["event"], line["step"]) for line in lines)
 
 
-@pytest.mark.parametrize("executor", [(), pytest.param(RAY, marks=pytest.mark.long)], ids=["local", "ray"])
+@pytest.mark.long
+@pytest.mark.parametrize("executor", [(), RAY], ids=["local", "ray"])
 def test_no_step_is_updated_twice(executor: tuple[str, ...], tmp_path: Path) -> None:
     """Killed in the update of a step that no checkpoint has, and when one is done that no checkpoint has."""
     data = forty_rows(tmp_path)

@@ -66,6 +66,7 @@ def _of_ray(pids: set[int]) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_in_an_update_goes_on_to_the_same_end(
     tmp_path: Path, data: Path, nothing_left: Callable[[], None]
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_run_that_is_killed_everywhere_ends_as_one_that_was_not(
     nothing_left()
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_terminal_saves_and_leaves_nothing(
     tmp_path: Path, data: Path, nothing_left: Callable[[], None]
 ) -> None:

@@ -115,11 +115,11 @@ def test_what_a_node_prints_and_warns_of_reaches_the_driver(runtime: RayRuntime,
     ("how", "kind", "said"),
     [
         ("raise", WorkerError, "ValueError: group 3 is broken"),
-        ("refuse", NodeError, "group 3 is refused"),
+        pytest.param("refuse", NodeError, "group 3 is refused", marks=pytest.mark.long),
         ("unpicklable", WorkerError, "Stubborn: the lock is stuck"),
         ("kill", WorkerLostError, "killed by signal 9"),
-        ("exit", WorkerLostError, "exit code 7"),
-        ("leave", NodeError, r"sys.exit\(3\) was called"),
+        pytest.param("exit", WorkerLostError, "exit code 7", marks=pytest.mark.long),
+        pytest.param("leave", NodeError, r"sys.exit\(3\) was called", marks=pytest.mark.long),
         ("sleep", NodeError, "it has run for 5 s"),
     ],
 )
@@ -146,6 +146,7 @@ def test_one_rank_that_misbehaves_ends_the_run_in_seconds_and_leaves_no_process(
     assert not any(map(psutil.pid_exists, ranks))
 
 
+@pytest.mark.long
 def test_the_session_goes_on_after_a_failure(runtime: RayRuntime, started: list[RayExecutor]) -> None:
     for _ in range(2):
         executor, planned = start(runtime, "raise", started)

@@ -85,12 +85,14 @@ def test_branches_on_two_pools_take_the_time_of_one(started: list[RayExecutor]) 
     assert NAP <= seconds < 1.8 * NAP
 
 
+@pytest.mark.long
 def test_branches_on_one_pool_take_turns(started: list[RayExecutor]) -> None:
     _, seconds, events = walk(*start(started, ("main", NAP / 3), ("main", NAP / 3)))
     assert [kind for kind, _ in order(events)] == ["start", "end", "start", "end"]
     assert seconds >= 2 * NAP / 3
 
 
+@pytest.mark.long
 def test_which_branch_ends_first_changes_no_number(started: list[RayExecutor]) -> None:
     slow_left, _, left_last = walk(*start(started, ("one", NAP), ("two", 0.0)))
     slow_right, _, right_last = walk(*start(started, ("one", 0.0), ("two", NAP)))
@@ -98,7 +100,9 @@ def test_which_branch_ends_first_changes_no_number(started: list[RayExecutor]) -
     assert slow_left == slow_right != 0
 
 
-@pytest.mark.parametrize(("kl", "pools"), [(0.0, ["main"]), (0.1, ["main", "side"])])
+@pytest.mark.parametrize(
+    ("kl", "pools"), [(0.0, ["main"]), pytest.param(0.1, ["main", "side"], marks=pytest.mark.long)]
+)
 def test_without_kl_the_reference_has_no_processes(
     kl: float, pools: list[str], tmp_path: Path, started: list[RayExecutor]
 ) -> None:

@@ -92,7 +92,7 @@ def test_unknown_split_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="no split of `larger` named `zzz`") as caught:
         open_task("larger", "zzz")
     assert "sft, test, train" in str(caught.value)
-    assert "use one of the known names" in str(caught.value)
+    assert "use `sft` or `test` or `train`" in str(caught.value)
 
 
 def test_unknown_model_names_the_nearest() -> None:
