@@ -256,7 +256,7 @@ def test_a_finished_run_without_checkpoints_is_left_alone(tmp_path: Path) -> Non
     loaded, out = load_grpo(**QUICK), str(tmp_path / "run")
     go(loaded, out, steps=1, evaluate=False)
     model = weights(out)
-    with pytest.raises(ConfigError, match="there is a run in .*, and no sound checkpoint of it"):
+    with pytest.raises(ConfigError, match=r"there is a run in .*, and no sound checkpoint of it"):
         go(loaded, out, steps=2, evaluate=False)
     assert weights(out) == model
 
