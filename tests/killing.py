@@ -15,7 +15,9 @@ from support import ROOT, metrics_lines
 from dagrl.storage.checkpoints import MANIFEST
 
 Moment = Callable[[Path], bool]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+#: What the command and all that it starts bear in their environment, and nothing else on the machine does.
+MARK = ("DAGRL_TEST_PROCESS", f"{os.getpid()}-{time.time_ns()}")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", MARK[0]: MARK[1]}
 
 
 def forty_rows(folder: Path) -> Path:

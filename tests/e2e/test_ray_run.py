@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from killing import (
+    MARK,
     after,
     assert_equal_runs,
     begun,
@@ -41,28 +42,27 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def nothing_left() -> Callable[[], None]:
-    """Fails when a process that was not there before the test still is, after some seconds."""
-    before = set(psutil.pids())
+    """Fails when a process that a command of this test has started still is there after some seconds."""
 
     def check() -> None:
         end = time.monotonic() + 20
-        while (left := _of_ray(set(psutil.pids()) - before)) and time.monotonic() < end:
+        while (left := _marked()) and time.monotonic() < end:
             time.sleep(0.2)
         assert not left
 
     return check
 
 
-def _of_ray(pids: set[int]) -> list[str]:
-    """What those processes are, as far as they belong to a run or its Ray."""
+def _marked() -> list[str]:
+    """The processes that bear the mark of the commands that are started here."""
+    name, value = MARK
     found: list[str] = []
-    for pid in pids:
+    for process in psutil.process_iter():
         try:
-            words = " ".join(psutil.Process(pid).cmdline())
+            if process.environ().get(name) == value:
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:100]}")
         except psutil.Error:
             continue
-        if re.search(r"ray::|raylet|gcs_server|dagrl", words):
-            found.append(f"{pid} {words[:100]}")
     return found
 
 
