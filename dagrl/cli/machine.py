@@ -24,6 +24,6 @@ def machine_of(executor: Kind, address: str | None) -> Machine:
     """
     if executor == "local":
         return LOCAL
-    from dagrl.controller.machines import cluster_machine, join_ray
+    from dagrl.controller.machines import join_ray, ray_machine
 
-    return planned_machine(executor) if join_ray(address) is None else cluster_machine()
+    return ray_machine(join_ray(address))

@@ -34,6 +34,11 @@ def join_ray(address: str | None) -> RaySession | None:
     return start_ray() if ray.is_initialized() else None
 
 
+def ray_machine(session: RaySession | None) -> Machine:
+    """The machine of a run: the cluster that is joined, this one where there is none."""
+    return this_machine() if session is None else cluster_machine()
+
+
 def cluster_machine() -> Machine:
     """What the cluster that this process has joined can run, by node: a process for each GPU, or else for each CPU."""
     import ray

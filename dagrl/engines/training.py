@@ -23,6 +23,7 @@ from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import AdamW
 from dagrl.ops.aggregate import Denominators, aggregate
 from dagrl.ops.masks import max_metric, mean_metric
+from dagrl.ops.minibatches import mini_batches
 from dagrl.ops.random import hash_ids
 
 
@@ -198,11 +199,10 @@ def _walk(seeds: Int64[Tensor, " B"], plan: UpdatePlan, parallel: DataParallel) 
     """
     by_rank = parallel.gather(seeds)
     everyone = torch.cat(by_rank)
-    size = plan.mini_batch_size or len(everyone)
-    if size >= len(everyone):
+    batches = mini_batches(everyone, plan.mini_batch_size)
+    if len(batches) == 1:
         yield from [None] * plan.epochs
         return
-    batches = everyone.argsort().split(size)
     names = torch.stack([everyone[batch].min() for batch in batches])
     start = sum(len(other) for other in by_rank[: parallel.rank])
     own = [batch[(batch >= start) & (batch < start + len(seeds))] - start for batch in batches]

@@ -13,7 +13,7 @@ import ray
 
 from dagrl.controller.decorator import Dispatch, register
 from dagrl.controller.future import CallFuture
-from dagrl.controller.machines import cluster_machine, join_ray, this_machine
+from dagrl.controller.machines import join_ray, ray_machine
 from dagrl.controller.ray_group import RayClassWithInitArgs, RayWorkerGroup
 from dagrl.controller.ray_pool import RayResourcePool
 from dagrl.controller.session import start_ray
@@ -194,7 +194,7 @@ class RayRuntime:
     def __init__(self, address: str | None = None, *, deadline: float = NODE_DEADLINE) -> None:
         self._deadline = deadline
         self._session = join_ray(address)
-        self.machine = this_machine() if self._session is None else cluster_machine()
+        self.machine = ray_machine(self._session)
 
     def start(self, planned: Sequence[Planned], *, seed: int, total_steps: int) -> RayExecutor:
         """The executor of the plans, its processes started."""

@@ -165,7 +165,7 @@ class Checkpoints:
         name = _folder_name(step)
         content = {"format": FORMAT, "step": step, "parts": [asdict(part) for part in parts], "state": state}
         self._folder.write(f"{name}/{MANIFEST}", _sealed(content))
-        steps = self._steps()
+        steps = _steps_in(self._folder)
         earlier = [number for number in steps if number <= step]
         for number in set(steps) - set(earlier[-self._keep :]):
             self._discard(steps[number])
@@ -173,7 +173,7 @@ class Checkpoints:
 
     def latest_valid(self) -> Checkpoint | None:
         """The newest checkpoint whose files are all as they were written; a warning names each that is passed over."""
-        for step, name in reversed(self._steps().items()):
+        for step, name in reversed(_steps_in(self._folder).items()):
             folder = self._folder.below(name)
             if not folder.exists(MANIFEST):
                 continue
@@ -185,7 +185,7 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove what saves that never ended have left."""
-        for name in self._steps().values():
+        for name in _steps_in(self._folder).values():
             if not self._folder.exists(f"{name}/{MANIFEST}"):
                 self._folder.remove(name)
 
@@ -194,19 +194,17 @@ class Checkpoints:
         self._folder.remove(f"{name}/{MANIFEST}")
         self._folder.remove(name)
 
-    def _steps(self) -> dict[int, str]:
-        """Step and folder of everything that looks like a checkpoint, in the order of steps."""
-        found = {name: _STEP.fullmatch(name) for name in self._folder.names()}
-        return dict(sorted((int(match[1]), name) for name, match in found.items() if match))
-
 
 def newest_step(url: str) -> int | None:
     """The step of the newest checkpoint that has a manifest, whether it is sound or not; None without any."""
     folder = Folder(url)
+    return max((step for step, name in _steps_in(folder).items() if folder.exists(f"{name}/{MANIFEST}")), default=None)
+
+
+def _steps_in(folder: Folder) -> dict[int, str]:
+    """Step and name of everything in it that looks like a checkpoint, in the order of steps."""
     found = {name: _STEP.fullmatch(name) for name in folder.names()}
-    return max(
-        (int(match[1]) for name, match in found.items() if match and folder.exists(f"{name}/{MANIFEST}")), default=None
-    )
+    return dict(sorted((int(match[1]), name) for name, match in found.items() if match))
 
 
 def _folder_name(step: int) -> str:
