@@ -4,7 +4,7 @@ Times are seconds: ``at`` on the clock, durations elapsed.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 
@@ -26,6 +26,7 @@ class RunStarted(Event):
     pipelines: tuple[str, ...]
     steps: int
     seed: int
+    resumed_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ class OpStarted(Event):
 
 @dataclass(frozen=True)
 class OpFinished(Event):
-    """An op is done; ``driver_bytes`` is what the executor and its processes told each other of the op's rows."""
+    """An op is done; ``driver_bytes`` is what the executor and its processes told each other of the op's rows.
+
+    ``tokens`` counts those of the rows that it wrote, prompt and response, where it wrote any.
+    """
 
     pipeline: str
     step: int
@@ -56,6 +60,20 @@ class OpFinished(Event):
     seconds: float
     cpu_seconds: float
     driver_bytes: int
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class OpProgressed(Event):
+    """How far a rank is in a running op: ``done`` of ``total`` of its ``unit``, such as "rows" or "micro-batches"."""
+
+    pipeline: str
+    step: int
+    op: str
+    rank: int
+    done: int
+    total: int
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -77,6 +95,50 @@ class OpFailed(Event):
     step: int
     op: str
     error: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A row that was scored: texts, cut where they are long, and the reward, None where it has none."""
+
+    prompt: str
+    response: str
+    answer: str
+    reward: float | None
+
+
+@dataclass(frozen=True)
+class RowsSampled(Event):
+    """A few of the rows that an op has scored, low and high rewards among them."""
+
+    pipeline: str
+    step: int
+    op: str
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes on a rank: of weights, optimizer state and the columns held now; in use and there in all.
+
+    Where the rank has a GPU, all of them are the GPU's.
+    """
+
+    weights: int
+    optimizer: int
+    columns: int
+    used: int
+    total: int
+
+
+@dataclass(frozen=True)
+class MemoryUsed(Event):
+    """What the processes of a pool hold after an op, by rank."""
+
+    pipeline: str
+    step: int
+    pool: str
+    ranks: tuple[RankMemory, ...]
 
 
 @dataclass(frozen=True)
@@ -119,6 +181,41 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True)
+class Warned(Event):
+    """Something in the run's own process warns."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ConsoleWritten(Event):
+    """What was written to the console of the run's own process while the live view had the terminal."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class StopRequested(Event):
+    """Somebody asked the run to stop after this step: "Ctrl-C", "SIGTERM" or "q"."""
+
+    by: str
+
+
+@dataclass(frozen=True)
+class RunPaused(Event):
+    """The run waits before the next step until somebody lets it go on."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class RunContinued(Event):
+    """A paused run goes on."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class RunFinished(Event):
     """The run is over: "done", "stopped" or "failed"."""
 
@@ -127,3 +224,22 @@ class RunFinished(Event):
 
 
 Listener = Callable[[Event], None]
+
+#: Every event by its name.
+EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
+
+
+def event_from_dict(data: Mapping[str, Any]) -> Event | None:
+    """The event that ``to_dict`` wrote, read back from JSON; None for one that this version does not know.
+
+    Fields that it does not know are left out, so a log of a newer version can be read.
+    """
+    kind = EVENTS.get(data["event"])
+    if kind is None:
+        return None
+    values = {field.name: data[field.name] for field in fields(kind) if field.name in data}
+    if "samples" in values:
+        values["samples"] = tuple(Sample(**each) for each in values["samples"])
+    if "ranks" in values:
+        values["ranks"] = tuple(RankMemory(**each) for each in values["ranks"])
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
