@@ -19,6 +19,7 @@ from dagrl.graph import (
     node,
     policy,
 )
+from dagrl.graph.progress import Progress
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ __all__ = [
     "Objects",
     "Pipeline",
     "Policy",
+    "Progress",
     "ResourcePool",
     "Sum",
     "WorkerGroup",

@@ -19,6 +19,7 @@ from transformers import DynamicCache
 
 from dagrl.engines.sampling import sample_tokens, token_uniforms
 from dagrl.errors import ConfigError, Problem, TrainingError
+from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Samples, Sampling
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ class HFRollout:
         rows = torch.arange(len(seeds), device=limits.device)
         done = torch.zeros_like(rows, dtype=torch.bool)
         steps: list[_Step] = []
+        progress = Progress(int(limits.max()), "tokens of the longest response")
         for position in count():
             tokens, logprobs = sample_tokens(batch.logits, token_uniforms(seeds, position), temperature)
             stopped = self._is_stop(tokens)
             steps.append(_Step(rows, tokens, logprobs, stopped))
+            progress.advance()
             done |= stopped | (limits == position + 1)
             num_done = int(done.sum())
             if num_done == len(done):

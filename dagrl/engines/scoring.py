@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.sharding import reshard, shard
 from dagrl.errors import TrainingError
+from dagrl.graph.progress import Progress
 from dagrl.graph.roles import LogProbs, TokenBatch
 from dagrl.graph.specs import Precision
 from dagrl.ops.logprobs import token_logprobs
@@ -91,11 +92,13 @@ class Scorer:
         entropy = torch.zeros_like(logprobs)
         batches = list(self.micro_batches(tokens, micro_batch_size))
         missing = self.missing_passes(len(batches))
+        progress = Progress(len(logprobs))
         for rows in batches:
             part = self.forward(self.take(tokens, rows))
             width = part.logprobs.shape[1]
             logprobs[rows, :width] = part.logprobs.to(home)
             entropy[rows, :width] = part.entropy.to(home)
+            progress.advance(rows.stop - rows.start)
         for _ in range(missing):
             self.empty_pass()
         reshard(self._module)

@@ -19,6 +19,7 @@ from dagrl.engines.state import StatePart, WorkerState, put_state, take_state
 from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.contract import Read
 from dagrl.graph.losses import LossTerm
+from dagrl.graph.progress import Progress
 from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import AdamW
 from dagrl.ops.aggregate import Denominators, aggregate
@@ -85,15 +86,20 @@ class Trainer:
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         whole = _Rows(tokens, columns, rollout_logprobs)
+        progress = Progress(len(seeds) * plan.epochs)
         self.scorer.model.train(self._dropout)
         try:
             parts = [
-                self._optimizer_step(whole if index is None else whole.take(index), plan, first=number == 0)
+                self._optimizer_step(whole if index is None else whole.take(index), plan, progress, first=number == 0)
                 for number, index in enumerate(_walk(seeds, plan, self._parallel))
             ]
         finally:
             self.scorer.model.eval()
         return merge_all(parts).merge({"actor/lr": self._once(lr)})
+
+    def optimizer_tensors(self) -> Iterator[Tensor]:
+        """The tensors of the optimizer's state; none before the first step."""
+        return (value for state in self._optimizer.state.values() for value in state.values() if torch.is_tensor(value))
 
     def state(self) -> WorkerState:
         """This rank's part of weights, optimizer and random numbers."""
@@ -103,7 +109,7 @@ class Trainer:
         """Go on from the parts that all ranks gave; see ``put_state``."""
         put_state(self.scorer.model, self._optimizer, self._parallel, parts)
 
-    def _optimizer_step(self, rows: _Rows, plan: UpdatePlan, *, first: bool) -> Metrics:
+    def _optimizer_step(self, rows: _Rows, plan: UpdatePlan, progress: Progress, *, first: bool) -> Metrics:
         """Accumulate the gradient of one mini-batch and step; without a trained token nothing happens."""
         mask = rows.tokens.response_mask
         denominators = self._denominators(mask)
@@ -118,6 +124,7 @@ class Trainer:
         for micro in passes:
             part, share = self._backward(rows.take(micro), plan, denominators, first=first)
             metrics, loss = metrics.merge(part), loss + share
+            progress.advance(micro.stop - micro.start)
         for _ in range(missing):
             self.scorer.empty_pass().backward()
         if self._parallel.replicated:

@@ -237,9 +237,10 @@ def event_from_dict(data: Mapping[str, Any]) -> Event | None:
     kind = EVENTS.get(data["event"])
     if kind is None:
         return None
-    values = {field.name: data[field.name] for field in fields(kind) if field.name in data}
+    values: dict[str, Any] = {field.name: data[field.name] for field in fields(kind) if field.name in data}
     if "samples" in values:
         values["samples"] = tuple(Sample(**each) for each in values["samples"])
     if "ranks" in values:
         values["ranks"] = tuple(RankMemory(**each) for each in values["ranks"])
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    lists: dict[str, Any] = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return kind(**(values | lists))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Sequence
 
@@ -9,9 +10,10 @@ from dagrl.compiler import LOCAL
 from dagrl.controller.worker import Identity, born_as
 from dagrl.errors import DagrlError
 from dagrl.executor.base import NODE_DEADLINE, Executor
+from dagrl.executor.events import OpProgressed
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.process_sets import InProcessSet
-from dagrl.workers.host import Deployment, NodeHost, Planned
+from dagrl.workers.host import Deployment, NodeHost, NodeTask, Planned
 
 __all__ = ["LocalExecutor", "Planned", "SourceRows"]
 
@@ -29,7 +31,18 @@ class LocalExecutor(Executor):
             self.host = NodeHost(deployment, pools=deployment.pools())
         here = InProcessSet("here", [self.host])
         super().__init__(planned, dict.fromkeys(deployment.pools(), here), seed=seed, deadline=NODE_DEADLINE)
+        told = weakref.WeakMethod(self._progressed)  # the host outlives the executor, which it must not keep alive
+
+        def tell(task: NodeTask, done: int, total: int, unit: str) -> None:
+            method = told()
+            if method is not None:
+                method(task, done, total, unit)
+
+        self.host.on_progress = tell
         self._end = weakref.finalize(self, self.host.close)
+
+    def _progressed(self, task: NodeTask, done: int, total: int, unit: str) -> None:
+        self.emit(OpProgressed(time.time(), task.pipeline, task.step, task.op, 0, done, total, unit))
 
     def close(self) -> None:
         """End the processes that nodes have started."""

@@ -6,10 +6,22 @@ The walk through a plan sees only this: here the set is this very process, in ``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dagrl.errors import DagrlError
 from dagrl.workers.host import NodeHost
+
+
+class RankProgress(NamedTuple):
+    """How far a rank is in an op: ``done`` of ``total`` of its ``unit``."""
+
+    pipeline: str
+    step: int
+    op: str
+    rank: int
+    done: int
+    total: int
+    unit: str
 
 
 class Pending(Protocol):
@@ -48,6 +60,10 @@ class ProcessSet(Protocol):
 
     def first_done(self, pending: Sequence[Pending], seconds: float) -> Pending | None:
         """One of the calls that is done, of this set or of another of its kind; None when the time is over."""
+        ...
+
+    def progress(self) -> Sequence[RankProgress]:
+        """What ranks have last said of how far they are, as far as it is not told otherwise."""
         ...
 
     def close(self) -> None:
@@ -99,6 +115,10 @@ class InProcessSet:
         """The first: every call is over when it returns."""
         del seconds
         return pending[0] if pending else None
+
+    def progress(self) -> Sequence[RankProgress]:
+        """None: a call is over when it returns, and hosts in this process tell the executor themselves."""
+        return ()
 
     def close(self) -> None:
         """End what the nodes have started."""

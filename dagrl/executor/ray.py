@@ -20,7 +20,8 @@ from dagrl.controller.session import start_ray
 from dagrl.controller.shipping import ship_user_modules
 from dagrl.errors import DagrlError, NodeError, UserError, WorkerError, WorkerTimeoutError
 from dagrl.executor.base import NODE_DEADLINE, Executor
-from dagrl.executor.process_sets import Pending
+from dagrl.executor.process_sets import Pending, RankProgress
+from dagrl.executor.ray_progress import ProgressBoard
 from dagrl.workers.frames import Shard
 from dagrl.workers.host import Deployment, NodeHost, NodeReport, NodeTask, Planned
 
@@ -32,6 +33,14 @@ MAX_PRINTED = 10_000
 
 class RayNodeHost(NodeHost):
     """A host whose shards travel through Ray's object store, and what its nodes print with their reports."""
+
+    def __init__(self, deployment: Deployment, *, pools: Sequence[str]) -> None:
+        super().__init__(deployment, pools=pools)
+        self._board = ProgressBoard("+".join(pools))
+        self.on_progress = self._note_progress
+
+    def _note_progress(self, task: NodeTask, done: int, total: int, unit: str) -> None:
+        self._board.write(RankProgress(task.pipeline, task.step, task.op, self.rank, done, total, unit))
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def run_node(self, task: NodeTask | None) -> NodeReport | None:
@@ -102,6 +111,7 @@ class RaySet:
         self.name = name
         self.group = group
         self._pool = pool
+        self._board = ProgressBoard(name)
 
     @property
     def size(self) -> int:
@@ -126,10 +136,15 @@ class RaySet:
             done, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
             ray.wait(refs, num_returns=min(len(done) + 1, len(refs)), timeout=left, fetch_local=False)
 
+    def progress(self) -> Sequence[RankProgress]:
+        """What ranks have said since the last time."""
+        return self._board.read(self.size)
+
     def close(self) -> None:
         """End what the nodes have started, if the actors still answer, and then the actors."""
         if self.group.failure is None:
             self.first_done([self.call("close", [()] * self.size)], CLOSE_SECONDS)
+            self._board.clear()
         self.group.kill()
         self._pool.release()
 

@@ -11,23 +11,19 @@ from typing import Any
 from dagrl.compiler.plan import FreeOp, Op, RunOp, SyncOp
 from dagrl.data.metrics import Metrics, Sum, merge_all
 from dagrl.errors import WorkerError
-from dagrl.executor.events import (
-    ColumnsFreed,
-    Listener,
-    OpFailed,
-    OpFinished,
-    OpPrinted,
-    OpStarted,
-    WeightsSynced,
-)
+from dagrl.executor.events import Listener
 from dagrl.executor.layout import Layout, SourceRows
 from dagrl.executor.metric_names import MetricsByCall
 from dagrl.executor.placement import Placement, Site
 from dagrl.executor.process_sets import Pending, ProcessSet
+from dagrl.executor.telling import Teller
 from dagrl.graph.pipeline import Call
 from dagrl.workers.frames import Rows
 from dagrl.workers.host import NodeReport, NodeTask, Planned
 from dagrl.workers.node_states import check_state
+
+#: Seconds between two looks at how far the running ops are.
+_PROGRESS_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,8 @@ class Walk:
         emit: Listener,
     ) -> None:
         self.site, self.pipeline, self.plan = site, planned.pipeline, planned.plan
-        self.step, self.sources, self.states, self.emit = step, sources, states, emit
+        self.step, self.sources, self.states = step, sources, states
+        self.tell = Teller(emit, self.plan.pipeline, step)
         self.metrics = MetricsByCall(planned)
         self.placement = Placement(site, planned, step, sources)
         self._waiting: list[Op] = list(self.plan.ops)
@@ -75,6 +72,7 @@ class Walk:
                 self._start_ready()
                 self._finish_one()
             self._finish_frees(self.site.deadline)
+            self.tell.walked()
             return self.metrics.merged()
         finally:
             for on in self.site.sets:
@@ -99,7 +97,7 @@ class Walk:
         return isinstance(op, FreeOp) or self.site.by_pool[op.pool].name not in self._running
 
     def _start_call(self, op: RunOp, call: Call) -> None:
-        self.emit(OpStarted(time.time(), self.plan.pipeline, self.step, op.id))
+        self.tell.started(op)
         started = time.perf_counter()
         on = self.site.by_pool[op.pool]
         layout = self.placement.layout_of(op, call, on)
@@ -152,8 +150,7 @@ class Walk:
         if not running:
             return
         deadline = min(each.started for each in running) + self.site.deadline
-        pending = [each.pending for each in running]
-        done = running[0].on.first_done(pending, max(0.0, deadline - time.perf_counter()))
+        done = self._first_done(running, deadline)
         over = next((each for each in running if each.pending is done), None)
         if over is None:
             late = min(running, key=lambda each: each.started)
@@ -162,19 +159,30 @@ class Walk:
             del self._running[over.on.name]
             self._end(over)
 
+    def _first_done(self, running: Sequence[_Running], deadline: float) -> Pending | None:
+        """One of the calls that is over, None after the deadline; meanwhile progress is told."""
+        pending = [each.pending for each in running]
+        while True:
+            left = max(0.0, deadline - time.perf_counter())
+            done = running[0].on.first_done(pending, min(left, _PROGRESS_SECONDS))
+            if done is not None or left <= _PROGRESS_SECONDS:
+                return done
+            for each in running:
+                if isinstance(each.op, RunOp):
+                    self.tell.progressed(each.op, each.on)
+
     def _end(self, over: _Running) -> None:
         reports: list[NodeReport] = []
         try:
             results = over.pending.results()
             reports = [report for report in results if isinstance(report, NodeReport)]
             if isinstance(over.op, RunOp):
-                self._pass_on_prints(over.op, results)
+                self.tell.printed(over.op, results)
                 self._keep(over.op, over.layout, reports)
         except Exception as error:  # noqa: BLE001 - noted and raised again
             self._fail(over.op, error)
         if isinstance(over.op, SyncOp):
-            seconds = time.perf_counter() - over.started
-            self.emit(WeightsSynced(time.time(), self.plan.pipeline, self.step, over.op.group, seconds))
+            self.tell.synced(over.op, time.perf_counter() - over.started)
             self._done.add(over.op.id)
         else:
             self._end_call(over.op, reports, over.started, over.sent_bytes)
@@ -190,29 +198,12 @@ class Walk:
             self.states[op.call] = reports[0].state
 
     def _end_call(self, op: RunOp, reports: Sequence[NodeReport], started: float, sent_bytes: int) -> None:
-        self.emit(
-            OpFinished(
-                time.time(),
-                self.plan.pipeline,
-                self.step,
-                op.id,
-                rows=sum(report.num_rows for report in reports),
-                seconds=time.perf_counter() - started,
-                cpu_seconds=sum(report.cpu_seconds for report in reports),
-                driver_bytes=sent_bytes + sum(report.row_bytes for report in reports),
-            )
-        )
+        self.tell.finished(op, reports, time.perf_counter() - started, sent_bytes)
         self._done.add(op.id)
-
-    def _pass_on_prints(self, op: RunOp, results: Sequence[NodeReport | None]) -> None:
-        for rank, report in enumerate(results):
-            if report is not None and report.printed:
-                name = self.plan.pipeline
-                self.emit(OpPrinted(time.time(), name, self.step, op.id, rank, report.printed))
 
     def _fail(self, op: RunOp | SyncOp, error: Exception) -> None:
         name, at = self.plan.pipeline, f" ({op.at})" if isinstance(op, RunOp) else ""
-        self.emit(OpFailed(time.time(), name, self.step, op.id, f"{type(error).__name__}: {error}"))
+        self.tell.failed(op, error)
         kind = "node" if isinstance(op, RunOp) else "op"
         error.add_note(f"in {kind} `{op.id}`{at} of pipeline `{name}`, step {self.step}")
         raise error
@@ -223,5 +214,4 @@ class Walk:
             if each.on.first_done([each.pending], seconds) is None:
                 return
             self._freeing.remove(each)
-            freed = sum(each.pending.results())
-            self.emit(ColumnsFreed(time.time(), self.plan.pipeline, self.step, each.op.columns, freed))
+            self.tell.freed(each.op, sum(each.pending.results()))

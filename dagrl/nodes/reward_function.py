@@ -20,6 +20,7 @@ from dagrl.data.rows import rows_in_use
 from dagrl.errors import NodeError
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
+from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Message
 from dagrl.rewards.errors import RewardProcessError, RewardReferenceError
 from dagrl.rewards.reference import find_function
@@ -171,7 +172,8 @@ def _score(function: str, shape: _Choice, columns: Columns, limits: tuple[float,
         fault = shape_fault(loaded.parameters, chosen, frozenset(columns), _seen_fields(pool, source, loaded, columns))
         if fault is not None or chosen is None:
             raise RewardProcessError(f"{fault}")
-        return Scoring(pool, source, chosen, loaded, columns, Limits(*limits)).run()
+        progress = Progress(len(columns["response_text"]))
+        return Scoring(pool, source, chosen, loaded, columns, Limits(*limits), progress.advance).run()
     except (RewardProcessError, RewardReferenceError) as error:
         raise NodeError(f"the reward function `{function}` cannot be used: {error}") from error
 

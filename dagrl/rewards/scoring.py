@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,13 +77,16 @@ class Scoring:
         loaded: Loaded,
         columns: Mapping[str, Sequence[Any]],
         limits: Limits,
+        on_scored: Callable[[int], None] | None = None,
     ) -> None:
+        """``on_scored`` is told how many more rows have been tried."""
         self.arguments = list_arguments(loaded.parameters, shape, columns)
         self.num_rows = len(columns["response_text"])
         self.scores = Scores.unscored(self.num_rows)
         self._pool, self._source, self._limits = pool, source, limits
         self._shape: Shape = shape
         self._is_async = loaded.is_async
+        self._on_scored = on_scored
         self._fresh = range(self.num_rows)
         self._again: deque[tuple[Sequence[int], int]] = deque()
         self._flights: dict[Task, tuple[Sequence[int], int]] = {}
@@ -150,6 +153,8 @@ class Scoring:
             else:
                 self._measure(part.seconds / len(rows))
                 self.scores.place(rows, part)
+                if self._on_scored is not None:
+                    self._on_scored(len(rows))
 
     def _bury(self, rows: Sequence[int], tries: int, entry: Entry | None, cause: str) -> None:
         if entry is None:

@@ -62,6 +62,7 @@ def run(
     on_start: Callable[[Start], None] | None = None,
     on_record: Callable[[Record], None] | None = None,
     on_event: Listener | None = None,
+    between_steps: Callable[[Listener], None] | None = None,
 ) -> RunResult:
     """Train: the first pipeline is the step, the others evaluate. ``steps`` overrides the pipeline's own.
 
@@ -70,6 +71,7 @@ def run(
 
     ``resume="auto"`` goes on in ``out`` from its newest sound checkpoint; without one it starts again, and with
     ``"never"`` ``out`` is new. ``stop`` hears signals while the loop runs: a first ends it after the step, saved.
+    ``between_steps`` is called before each training step and after the last one, and may tell events of its own.
 
     Raises:
         CompileError, ConfigError: before anything is written.
@@ -100,10 +102,11 @@ def run(
             folder.write_json("plan.json", [one.plan.to_dict() for one in planned])
             if on_start is not None:
                 on_start(start)
+            saver = _Saver(saving, checkpoints, description, found)
+            loop = _Loop(planned, executor, orders, folder, start, saver, stop, on_record, between_steps)
             if on_event is not None:
                 executor.subscribe(on_event)
-            saver = _Saver(saving, checkpoints, description, found)
-            return _Loop(planned, executor, orders, folder, start, saver, stop, on_record).run()
+            return loop.run()
         finally:
             executor.close()
 
@@ -209,6 +212,7 @@ class _Loop:
         saver: _Saver,
         stop: StopRequest | None,
         on_record: Callable[[Record], None] | None,
+        between_steps: Callable[[Listener], None] | None,
     ) -> None:
         self.training, *self.evaluations = planned
         self.executor = executor
@@ -220,24 +224,27 @@ class _Loop:
         self.records: list[Record] = []
         self._stop = stop
         self._on_record = on_record
+        self._between_steps = between_steps
         self._op_seconds: dict[str, float] = {}
+        self._emit = executor.emit
         executor.subscribe(self._listen)
 
     def run(self) -> RunResult:
         names = tuple(one.pipeline.name for one in (self.training, *self.evaluations))
-        self._listen(RunStarted(time.time(), names, self.start.steps, self.executor.seed))
+        self._emit(RunStarted(time.time(), names, self.start.steps, self.executor.seed, self.start.resumed_from))
         outcome = "failed"
         try:
             with self._stop or nullcontext():
                 self._steps()
                 if self.step == self.start.steps:
                     self._export()
+                self._pause()
             outcome = "done" if self.step == self.start.steps else "stopped"
         except KeyboardInterrupt:
             outcome = "stopped"
             raise
         finally:
-            self._listen(RunFinished(time.time(), outcome, self.step))
+            self._emit(RunFinished(time.time(), outcome, self.step))
         signal = self._stop.signal if self._stop is not None and outcome == "stopped" else None
         saved = None if self.saver.newest is None else self.saver.newest.url
         return RunResult(tuple(self.records), self.folder.url, self.step, self.start.resumed_from, signal, saved)
@@ -246,7 +253,7 @@ class _Loop:
         """Step after step, from where the run is to its end or to a request to stop; a stopped run is saved."""
         if self.start.resumed_from is None:
             self._evaluate(0)
-        while self.step < self.start.steps and not self._is_stopping():
+        while self.step < self.start.steps and self._goes_on():
             self._train(self.step + 1)
             self._evaluate(self.step + 1)
             self.step += 1
@@ -255,11 +262,17 @@ class _Loop:
         if self.step < self.start.steps and not self.saver.has(self.step):
             self._save()
 
-    def _is_stopping(self) -> bool:
-        return self._stop is not None and self._stop.signal is not None
+    def _goes_on(self) -> bool:
+        """Give whoever steers the run its turn; False once somebody has asked it to stop."""
+        self._pause()
+        return self._stop is None or self._stop.signal is None
+
+    def _pause(self) -> None:
+        if self._between_steps is not None:
+            self._between_steps(self._emit)
 
     def _save(self) -> None:
-        self._listen(self.saver.save(self.step, self.executor, self.folder))
+        self._emit(self.saver.save(self.step, self.executor, self.folder))
 
     def _train(self, step: int) -> None:
         sources = {name: order.rows(step - 1) for name, order in self.orders.items()}
@@ -275,7 +288,7 @@ class _Loop:
     def _record(self, planned: Planned, step: int, batches: Sequence[Mapping[str, SourceRows]]) -> None:
         """Walk the plan over the batches and keep the merged metrics."""
         name = planned.pipeline.name
-        self._listen(StepStarted(time.time(), name, step))
+        self._emit(StepStarted(time.time(), name, step))
         started = time.perf_counter()
         self._op_seconds = {}
         metrics: Metrics = merge_all(self.executor.run(planned, step, sources) for sources in batches)
@@ -283,7 +296,7 @@ class _Loop:
         record = Record(name, step, metrics.numbers(), seconds, self._op_seconds)
         self.records.append(record)
         self.folder.append("metrics", record.to_dict())
-        self._listen(StepFinished(time.time(), name, step, seconds, record.metrics))
+        self._emit(StepFinished(time.time(), name, step, seconds, record.metrics))
         self.folder.flush()
         if self._on_record is not None:
             self._on_record(record)

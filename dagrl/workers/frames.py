@@ -97,6 +97,12 @@ class Frames:
             freed += sum(tensor.nbytes for tensor in gone.batch.values()) if gone.batch is not None else 0
         return freed
 
+    @property
+    def num_bytes(self) -> int:
+        """Those of the tensors that are here."""
+        batches = [shard.data.batch for shard in self._shards.values()]
+        return sum(tensor.nbytes for batch in batches if batch is not None for tensor in batch.values())
+
     def _type(self, read: Input) -> ColumnType:
         return self._pipeline.call(read.call).column_type(read.source)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from dagrl.data.metrics import Metrics
 from dagrl.engines.parallel import DataParallel, Strategy, start_process_group
 from dagrl.errors import NodeError
 from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.progress import progress_heard
 from dagrl.graph.specs import WorkerGroup
 from dagrl.ops.random import hash_ids, key_of
 from dagrl.rewards.pool import close_pools
@@ -25,8 +26,11 @@ from dagrl.storage.checkpoints import PartRecord
 from dagrl.storage.folder import write_folder
 from dagrl.workers.column_metrics import column_metrics
 from dagrl.workers.frames import Frames, Rows, Shard
+from dagrl.workers.memory import HeldBytes, held_bytes
 from dagrl.workers.node_runner import Columns, NodeInputs, NodeOutput, run_node
 from dagrl.workers.policy import PolicyWorker
+from dagrl.workers.progress import Throttled
+from dagrl.workers.samples import SampledRow, SampleKeeper
 from dagrl.workers.state_parts import OpenPart, load_process, save_process
 
 #: How long a rank waits for another in a collective. The executor ends a stuck op before, with a better message.
@@ -97,7 +101,8 @@ class NodeReport:
 
     ``metrics`` are the node's own, ``statistics`` those of the row columns it wrote. ``kept`` are the row ids that a
     filter let pass; ``num_tokens`` counts the tokens of each row, where they are written. ``bytes`` are those of the
-    written tensors. ``printed`` is what the node wrote to the console of another process.
+    written tensors. ``samples`` are texts of a few rows, on rank 0 of a node that scores; ``held`` is what the process
+    holds after it. ``printed`` is what the node wrote to the console of another process.
     """
 
     num_rows: int
@@ -109,6 +114,8 @@ class NodeReport:
     bytes: int
     kept: Int64[Tensor, " K"] | None = None
     num_tokens: Int32[Tensor, " B"] | None = None
+    samples: tuple[SampledRow, ...] = ()
+    held: HeldBytes | None = None
     printed: str = ""
 
     @property
@@ -135,6 +142,9 @@ class NodeHost(Worker):
         self._planned = {one.pipeline.name: one for one in deployment.planned}
         self._ops = {(one.pipeline.name, op.id): op for one in deployment.planned for op in one.plan.runs}
         self._frames: dict[str, Frames] = {}
+        self._samples: dict[str, SampleKeeper] = {}
+        #: Told now and then how far a task is: how much of how much is done, and in what unit.
+        self.on_progress: Callable[[NodeTask, int, int, str], None] | None = None
         self.policies = {
             name: PolicyWorker(
                 group,
@@ -170,7 +180,7 @@ class NodeHost(Worker):
             step=task.step,
             state=task.state,
         )
-        output = self._call(call, inputs)
+        output = self._call(call, inputs, task)
         passed = rows if output.flags is None else rows.keep(rows.row_ids[output.flags])
         kept = {name: column for name, column in output.columns.items() if name in op.writes}
         frames.put(op.call, passed, output.widths, kept)
@@ -184,7 +194,17 @@ class NodeHost(Worker):
             bytes=sum(column.nbytes for column in kept.values() if isinstance(column, Tensor)),
             kept=None if output.flags is None else passed.row_ids,
             num_tokens=_num_tokens(output.columns),
+            samples=self._sampled(task.pipeline, rows, output.columns),
+            held=self._held(),
         )
+
+    def _sampled(self, pipeline: str, rows: Rows, columns: Columns) -> tuple[SampledRow, ...]:
+        return self._samples.setdefault(pipeline, SampleKeeper()).look(rows, columns) if self.rank == 0 else ()
+
+    def _held(self) -> HeldBytes:
+        policies = self.policies.values()
+        weights, optimizer = sum(one.weight_bytes for one in policies), sum(one.optimizer_bytes for one in policies)
+        return held_bytes(weights, optimizer, sum(frames.num_bytes for frames in self._frames.values()))
 
     def frames(self, pipeline: str) -> Frames:
         """The columns of a pipeline's present walk."""
@@ -196,6 +216,7 @@ class NodeHost(Worker):
     def end_walk(self, pipeline: str) -> None:
         """Let go of every column of the pipeline."""
         self._frames.pop(pipeline, None)
+        self._samples.pop(pipeline, None)
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def publish(
@@ -249,9 +270,14 @@ class NodeHost(Worker):
     def _arrived(self, arrivals: Mapping[str, Sequence[tuple[Any, int]]]) -> dict[str, list[Shard]]:
         return {call: [self.get(*handle) for handle in handles] for call, handles in arrivals.items()}
 
-    def _call(self, call: Call, inputs: NodeInputs) -> NodeOutput:
+    def _call(self, call: Call, inputs: NodeInputs, task: NodeTask) -> NodeOutput:
+        def tell(done: int, total: int, unit: str) -> None:
+            if self.on_progress is not None:
+                self.on_progress(task, done, total, unit)
+
         try:
-            return run_node(call, inputs, self.policies[call.group.name] if call.group is not None else None)
+            with progress_heard(Throttled(tell)):
+                return run_node(call, inputs, self.policies[call.group.name] if call.group is not None else None)
         except SystemExit as error:
             raise NodeError(f"sys.exit({error.code!r}) was called: raise an error instead") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.models import locate_model
 from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, UpdatePlan
 from dagrl.graph.specs import WorkerGroup
+from dagrl.workers.memory import tensor_bytes
 from dagrl.workers.overrides import apply_overrides, render_prompts
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class PolicyWorker:
             self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=parallel
         )
         self._trainer: Trainer | None = None
+        self._optimizer_bytes = 0
         if spec.optimizer is not None:
             self._trainer = Trainer(self._scorer, spec.optimizer, total_steps=total_steps, dropout=spec.dropout)
         else:
@@ -126,6 +129,19 @@ class PolicyWorker:
         dtype = torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
         if self.parallel.rank == 0 or self.parallel.sharded:
             save_model(self.model, self.tokenizer, folder, dtype=dtype, writes=self.parallel.rank == 0)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Of the weights on this rank, a copy for rollout included."""
+        models = [self.model, *([] if self._rollout_model is None else [self._rollout_model])]
+        return tensor_bytes(parameter for model in models for parameter in model.parameters())
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Of the optimizer's state on this rank: none before the first update."""
+        if self._optimizer_bytes == 0 and self._trainer is not None:
+            self._optimizer_bytes = tensor_bytes(self._trainer.optimizer_tensors())
+        return self._optimizer_bytes
 
     def state(self) -> WorkerState | None:
         """This rank's part of what a resumed run needs; None for a frozen model."""

@@ -175,6 +175,7 @@ def remember(rewards: Float32[Tensor, " B"], *, state: Memory) -> tuple[Memory, 
 '''
 
 
+@pytest.mark.long
 def test_a_file_of_ones_own_with_state_runs_and_goes_on(tmp_path: Path, data: Path) -> None:
     """Its classes travel by value; annotations are strings there; what it prints is shown."""
     text = (ROOT / "pipelines/grpo.py").read_text()

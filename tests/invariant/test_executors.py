@@ -49,6 +49,7 @@ def test_one_worker_on_ray_is_this_process_bit_for_bit(ray_runtime: RayRuntime, 
     assert_identical(here, there)
 
 
+@pytest.mark.long
 def test_two_workers_twice_are_identical_whether_ref_shares_their_processes_or_not(
     ray_runtime: RayRuntime, tmp_path: Path
 ) -> None:

@@ -65,7 +65,9 @@ def test_unknown_columns_pad_with_nothing():
     assert pad_value("my_column", "f32") == 0
 
 
-@pytest.mark.parametrize("name", [*sorted(CARRIED), *sorted(ENGINE_OUTPUTS), "new_thing", "count", "index", "two words", "3d", ""])
+@pytest.mark.parametrize(
+    "name", [*sorted(CARRIED), *sorted(ENGINE_OUTPUTS), "new_thing", "count", "index", "two words", "3d", ""]
+)
 def test_refused_names(name):
     assert refusal(name)
 

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dagrl import Metrics, Objects, Pipeline, Sum, WorkerGroup, node, policy
+from dagrl import Metrics, Objects, Pipeline, Progress, Sum, WorkerGroup, node, policy
 from dagrl.compiler import compile_pipelines
 from dagrl.errors import NodeError, WorkerError, WorkerLostError
-from dagrl.executor.events import Event, OpPrinted
+from dagrl.executor.events import Event, MemoryUsed, OpPrinted, OpProgressed
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.ray import RayExecutor, RayRuntime
 from dagrl.graph.specs import ResourcePool
@@ -37,6 +37,13 @@ class Stubborn(Exception):
         raise TypeError("no way")
 
 
+def read_a_book() -> None:
+    progress = Progress(8, "chapters")
+    for _ in range(8):
+        time.sleep(0.25)
+        progress.advance()
+
+
 @node()
 def misbehave(response_text: Objects[str], group_ids: Int64[Tensor, " B"], *, how: str) -> Metrics:
     """Does it on the rank that holds group 3."""
@@ -48,6 +55,7 @@ def misbehave(response_text: Objects[str], group_ids: Int64[Tensor, " B"], *, ho
             case "chat":
                 print("group 3 says hello")
                 logging.getLogger("chatty").warning("and warns")
+                read_a_book()
             case "refuse":
                 raise NodeError("group 3 is refused")
             case "unpicklable":
@@ -102,11 +110,21 @@ def test_a_node_that_behaves_runs_on_both_ranks(runtime: RayRuntime, started: li
     assert run(*start(runtime, "behave", started))["rows"] == Sum(8.0)
 
 
-def test_what_a_node_prints_and_warns_of_reaches_the_driver(runtime: RayRuntime, started: list[RayExecutor]) -> None:
+def test_what_a_node_tells_while_it_runs_reaches_the_driver(runtime: RayRuntime, started: list[RayExecutor]) -> None:
     executor, planned = start(runtime, "chat", started)
     events: list[Event] = []
     executor.subscribe(events.append)
     run(executor, planned)
+    told = [event for event in events if isinstance(event, OpProgressed)]
+    assert len(told) >= 2
+    assert {(event.op, event.step, event.rank, event.total, event.unit) for event in told} == {
+        ("misbehave", 1, 1, 8, "chapters")
+    }
+    assert [event.done for event in told] == sorted({event.done for event in told})
+    (memory,) = [event for event in events if isinstance(event, MemoryUsed)]
+    assert [(rank.weights > 0, rank.optimizer, rank.used > rank.weights) for rank in memory.ranks] == [
+        (True, 0, True)
+    ] * 2
     printed = [(event.op, event.rank, event.text) for event in events if isinstance(event, OpPrinted)]
     assert printed == [("misbehave", 1, "group 3 says hello\nand warns\n")]
 

@@ -1,0 +1,94 @@
+"""What a walk tells of itself: the events of its ops, from what the executor sees and ranks report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import astuple
+
+from dagrl.compiler.plan import FreeOp, RunOp, SyncOp
+from dagrl.executor.events import (
+    ColumnsFreed,
+    Listener,
+    MemoryUsed,
+    OpFailed,
+    OpFinished,
+    OpPrinted,
+    OpProgressed,
+    OpStarted,
+    RankMemory,
+    RowsSampled,
+    Sample,
+    WeightsSynced,
+)
+from dagrl.executor.process_sets import ProcessSet
+from dagrl.workers.host import NodeReport
+
+
+class Teller:
+    """Emits the events of one walk."""
+
+    def __init__(self, emit: Listener, pipeline: str, step: int) -> None:
+        self._emit, self._walk = emit, (pipeline, step)
+        self._memory: dict[str, tuple[RankMemory, ...]] = {}
+
+    def started(self, op: RunOp) -> None:
+        """The op begins."""
+        self._emit(OpStarted(time.time(), *self._walk, op.id))
+
+    def progressed(self, op: RunOp, on: ProcessSet) -> None:
+        """What the ranks that run the op have said of how far they are."""
+        for told in on.progress():
+            if (told.pipeline, told.step, told.op) == (*self._walk, op.id):
+                self._emit(OpProgressed(time.time(), *told))
+
+    def printed(self, op: RunOp, results: Sequence[NodeReport | None]) -> None:
+        """What the op has printed on ranks that are other processes."""
+        for rank, report in enumerate(results):
+            if report is not None and report.printed:
+                self._emit(OpPrinted(time.time(), *self._walk, op.id, rank, report.printed))
+
+    def finished(self, op: RunOp, reports: Sequence[NodeReport], seconds: float, sent_bytes: int) -> None:
+        """The op is done; its samples come first, and what its ranks hold is noted."""
+        samples = tuple(Sample(*astuple(row)) for report in reports for row in report.samples)
+        if samples:
+            self._emit(RowsSampled(time.time(), *self._walk, op.id, samples))
+        self._note_memory(op.pool, tuple(RankMemory(*astuple(each.held)) for each in reports if each.held is not None))
+        self._emit(
+            OpFinished(
+                time.time(),
+                *self._walk,
+                op.id,
+                rows=sum(report.num_rows for report in reports),
+                seconds=seconds,
+                cpu_seconds=sum(report.cpu_seconds for report in reports),
+                driver_bytes=sent_bytes + sum(report.row_bytes for report in reports),
+                tokens=sum(int(report.num_tokens.sum()) for report in reports if report.num_tokens is not None),
+            )
+        )
+
+    def failed(self, op: RunOp | SyncOp, error: Exception) -> None:
+        """The op raised."""
+        self._emit(OpFailed(time.time(), *self._walk, op.id, f"{type(error).__name__}: {error}"))
+
+    def synced(self, op: SyncOp, seconds: float) -> None:
+        """Rollout weights are the trained ones."""
+        self._emit(WeightsSynced(time.time(), *self._walk, op.group, seconds))
+
+    def freed(self, op: FreeOp, num_bytes: int) -> None:
+        """Columns are gone."""
+        self._emit(ColumnsFreed(time.time(), *self._walk, op.columns, num_bytes))
+
+    def walked(self) -> None:
+        """The walk is over: what the ranks of each pool held when its columns were largest."""
+        for pool, ranks in self._memory.items():
+            self._emit(MemoryUsed(time.time(), *self._walk, pool, ranks))
+
+    def _note_memory(self, pool: str, held: tuple[RankMemory, ...]) -> None:
+        before = self._memory.get(pool, ())
+        if len(held) >= len(before) and _columns(held) >= _columns(before):
+            self._memory[pool] = held
+
+
+def _columns(ranks: Sequence[RankMemory]) -> int:
+    return sum(rank.columns for rank in ranks)
