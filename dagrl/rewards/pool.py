@@ -140,15 +140,17 @@ class RewardPool:
         """What loading the function gave.
 
         Raises:
-            TimeoutError: when it took longer than ``limit`` seconds.
+            TimeoutError: when it took longer than ``limit`` seconds, or the process does not begin or answer.
             ProcessDied: when the process ended.
         """
         while not self.wait([task]):
             entry = task.entry()
             if entry is not None and entry.since:
                 task.heard = time.monotonic()
-            if task.is_silent or (entry is not None and entry.since and task.heard - entry.since > limit):
-                raise TimeoutError
+                if task.heard - entry.since > limit:
+                    raise TimeoutError(f"loading it took longer than {limit:g} seconds")
+            if task.is_silent:
+                raise TimeoutError(f"its process did not answer for {_SILENT_SECONDS:g} seconds while loading it")
         return task.result()
 
     def kill(self, task: Task) -> None:

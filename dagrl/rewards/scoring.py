@@ -57,7 +57,7 @@ def _loaded(pool: RewardPool, source: Source, load_limit: float) -> Loaded:
         try:
             return pool.result_of_load(task, load_limit)
         except TimeoutError as error:
-            raise RewardProcessError(f"loading it took longer than {load_limit:g} seconds") from error
+            raise RewardProcessError(str(error)) from error
         except ProcessDied as error:
             if task.entry() is not None:
                 raise RewardProcessError(f"its process {error} while loading it") from error

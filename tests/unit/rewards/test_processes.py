@@ -245,6 +245,7 @@ def test_a_process_that_does_not_read_cannot_block_the_run(write: Write, monkeyp
         "        subprocess.Popen(['sh', '-c', f'sleep 0.05; kill -STOP {os.getpid()}'])\n"
         "    return 1.0\n"
     )
+    reward_function([[]], ["warm"], [""], ["d"], function=f"{path}:score", processes=1)
     monkeypatch.setattr(pool, "_SILENT_SECONDS", 1.5)
     started = time.monotonic()
     for text in ("a", "b" * 20_000_000):
