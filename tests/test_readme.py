@@ -31,6 +31,7 @@ def block(blocks: list[str], start: str) -> str:
 def dagrl(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
+    environment.pop("COLUMNS", None)
     if "workers=" in command:  # the other commands do on Ray what they do here, and starting it takes seconds
         environment["DAGRL_EXECUTOR"] = ""
     return subprocess.run(shlex.split(command), cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
@@ -79,8 +80,9 @@ def test_the_shown_pipeline_is_the_shipped_one() -> None:
 
 
 def test_the_shown_plan_is_the_real_one(folder: Path) -> None:
-    excerpt = block(TEXT, "6  update_policy")
-    assert excerpt in dagrl("dagrl plan pipelines/grpo.py", folder).stdout
+    printed = dagrl("dagrl plan pipelines/grpo.py", folder).stdout
+    assert block(TEXT, "6  update_policy") in printed
+    assert block(TEXT, "╭") in printed
     kept = dagrl("dagrl plan pipelines/grpo.py --set mini_batch_size=128", folder).stdout
     assert "kept old_logprob: `update_policy` takes 512 rows in mini-batches of 128" in kept
 

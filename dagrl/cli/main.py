@@ -1,4 +1,4 @@
-"""The ``dagrl`` command: plan here, run, check, nodes and new in files of their own.
+"""The ``dagrl`` command; each of its commands is in a file of its own.
 
 Exit codes: 0 done, 2 the user's mistake, 1 a failure, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
@@ -11,12 +11,12 @@ import click
 
 from dagrl import __version__
 from dagrl.cli.check import check
-from dagrl.cli.machine import Kind, planned_machine
 from dagrl.cli.new import new
 from dagrl.cli.nodes import nodes
-from dagrl.cli.options import EXECUTOR, FILE, SET
-from dagrl.cli.output import prepare_output, say
+from dagrl.cli.output import prepare_output
+from dagrl.cli.plan import plan
 from dagrl.cli.run import run
+from dagrl.cli.view import view
 from dagrl.errors import DagrlError, UserError
 
 # OpenMP threads that spin for each other stall when another process takes a core. A short spin costs nothing on a
@@ -31,26 +31,7 @@ def cli() -> None:
     """Post-train language models with reinforcement learning, each step a checked and planned graph."""
 
 
-@cli.command()
-@FILE
-@SET
-@EXECUTOR
-@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
-def plan(file: str, assignments: tuple[str, ...], executor: Kind, as_json: bool) -> None:
-    """Check and plan the pipelines in FILE; load and start nothing."""
-    from dagrl.cli.config import split_assignments
-    from dagrl.cli.pipeline_file import load_pipelines
-    from dagrl.cli.plan_text import plan_text
-    from dagrl.compiler import compile_pipelines
-
-    plans = compile_pipelines(load_pipelines(file, split_assignments(assignments)).pipelines, planned_machine(executor))
-    if as_json:
-        say("[\n" + ",\n".join(one.to_json() for one in plans) + "\n]")
-    else:
-        say("\n\n".join(plan_text(one) for one in plans))
-
-
-for command in (run, check, nodes, new):
+for command in (plan, run, view, check, nodes, new):
     cli.add_command(command)
 
 

@@ -11,7 +11,17 @@ _PARALLEL = {"none": "", "replicate": ", whole in each process (replicate)", "fs
 
 def plan_text(plan: Plan) -> str:
     """The lines of one plan."""
-    return "\n".join([*_head(plan), "", *_ops(plan), *_decisions(plan)])
+    return f"{plan_head(plan)}\n\n{plan_table(plan)}"
+
+
+def plan_head(plan: Plan) -> str:
+    """Which pipeline it is, on which machine, and its groups."""
+    return "\n".join(_head(plan))
+
+
+def plan_table(plan: Plan) -> str:
+    """The ops, and what was decided about calls that are gone."""
+    return "\n".join([*_ops(plan), *_decisions(plan)])
 
 
 def _head(plan: Plan) -> Iterator[str]:

@@ -14,7 +14,9 @@ import click
 from dagrl.cli.machine import Kind, machine_of
 from dagrl.cli.options import EXECUTOR, FILE, SET
 from dagrl.cli.output import say
-from dagrl.cli.stopped import announce, cause, exit_code, resume_command
+from dagrl.cli.run_facts import info_of
+from dagrl.cli.stopped import cause, exit_code, resume_command
+from dagrl.cli.ui_option import UI, Mode, mode_of
 from dagrl.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     "--resume", type=click.Choice(["never", "auto"]), default="never", show_default=True,
     help="auto: go on in --out from its newest checkpoint, or start where there is none.",
 )  # fmt: skip
+@UI
 @click.pass_context
 def run(
     context: click.Context,
@@ -56,6 +59,7 @@ def run(
     save_every: int,
     keep: int,
     resume: Literal["never", "auto"],
+    ui: Mode | None,
 ) -> None:
     """Train with the pipeline in FILE."""
     from dagrl.cli.config import split_assignments
@@ -64,42 +68,48 @@ def run(
 
     if resume == "auto" and out is None:
         raise click.UsageError("`--resume auto` needs `--out`, the folder of the run to go on with")
+    mode = mode_of(ui)
     loaded = load_pipelines(file, split_assignments(assignments))
     plans = compile_pipelines(loaded.pipelines, machine_of(executor, address))  # before the slow import of the engines
     check_before_run(loaded.pipelines, plans)
 
-    from dagrl.cli.progress import ProgressLines, show_prints, start_line
-    from dagrl.executor.start import make_runtime
-    from dagrl.trainer.loop import Saving
-    from dagrl.trainer.loop import run as run_pipelines
-    from dagrl.trainer.stopping import StopRequest
+    from dagrl.cli.ui import RunUi
 
     training = loaded.pipelines[0]
     folder = f"runs/{training.name}-{datetime.now():%Y%m%d-%H%M%S-%f}" if out is None else out
-    progress = ProgressLines(training.name, steps or training.steps or 0)
     values = {field.name: getattr(loaded.config, field.name) for field in fields(loaded.config)}
-    go_on = f"go on with: {resume_command(context, file, folder)}"
-    runtime = make_runtime(executor, address, node_timeout)
+    resuming = resume_command(context, file, folder)
+    every = {one.name: one.every for one in loaded.pipelines if one.every is not None}
+    info = info_of(plans, folder=folder, resume=resuming, every=every, steers=True)
+    go_on = f"go on with: {resuming}"
+    ui_of_run = RunUi(mode, info, num_steps=steps or training.steps or 0, seed=seed)
     with _ends_told(context, folder, go_on):
-        try:
-            result = run_pipelines(
-                loaded.pipelines,
-                out=folder,
-                runtime=runtime,
-                plans=plans,
-                seed=seed,
-                steps=steps,
-                config={"file": str(loaded.file), "executor": executor, "config": values},
-                saving=Saving(save_every, keep),
-                resume=resume,
-                stop=StopRequest(announce),
-                on_start=lambda start: say(start_line(training.name, seed, start)),
-                on_record=lambda record: say(progress.line(record)),
-                on_event=show_prints,
-            )
-            _tell_end(result, folder, go_on)
-        finally:
-            runtime.close()
+        with ui_of_run:  # before the slow import of the engines, and the start of Ray
+            from dagrl.executor.start import make_runtime
+            from dagrl.trainer.loop import Saving
+            from dagrl.trainer.loop import run as run_pipelines
+            from dagrl.trainer.stopping import StopRequest
+
+            runtime = make_runtime(executor, address, node_timeout)
+            try:
+                result = run_pipelines(
+                    loaded.pipelines,
+                    out=folder,
+                    runtime=runtime,
+                    plans=plans,
+                    seed=seed,
+                    steps=steps,
+                    config={"file": str(loaded.file), "executor": executor, "config": values},
+                    saving=Saving(save_every, keep),
+                    resume=resume,
+                    stop=ui_of_run.hears(StopRequest(ui_of_run.announce)),
+                    on_start=ui_of_run.started,
+                    on_event=ui_of_run.listen,
+                    between_steps=ui_of_run.between_steps,
+                )
+            finally:
+                runtime.close()
+        _tell_end(result, folder, go_on, ui_of_run.stop_asked_by)
     if result.stopped_by is not None:
         context.exit(exit_code(result.stopped_by))
 
@@ -132,11 +142,11 @@ def _saved(step: int | None, go_on: str) -> str:
     return f"saved after step {step}; {go_on}"
 
 
-def _tell_end(result: RunResult, folder: str, go_on: str) -> None:
+def _tell_end(result: RunResult, folder: str, go_on: str, key: str | None) -> None:
     from dagrl.storage.run_folder import contents
 
     if result.stopped_by is not None:
-        how = f"stopped by {cause(result.stopped_by)} after step {result.step}, saved as {result.saved}"
+        how = f"stopped by {key or cause(result.stopped_by)} after step {result.step}, saved as {result.saved}"
         print(f"{how}; {go_on}", file=sys.stderr)
         return
     if result.resumed_from == result.step:

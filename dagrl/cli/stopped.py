@@ -35,9 +35,12 @@ def cause(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-def announce(number: int) -> None:
-    """Say that the run stops after this step; written past Python's buffers, which a signal may find in use."""
-    text = f"{cause(number)}: this step is finished and saved first; once more to stop at once\n"
+def announce(number: int, key: str | None = None) -> None:
+    """Say that the run stops after this step, by a signal or a key that raised it.
+
+    It is written past Python's buffers, which a signal may find in use.
+    """
+    text = f"{key or cause(number)}: this step is finished and saved first; once more to stop at once\n"
     os.write(sys.stderr.fileno(), text.encode())
 
 

@@ -60,9 +60,11 @@ class Folder:
         self.fs.invalidate_cache()
         return int(self.fs.info(self.path(name))["size"])
 
-    def read(self, name: str) -> bytes:
-        """The content of a file. Raises FileNotFoundError where there is none."""
-        return self.fs.cat_file(self.path(name))
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """The content of a file, or bytes ``start`` to ``end`` of it. Raises FileNotFoundError where there is none."""
+        if start == 0 and end is None:
+            return self.fs.cat_file(self.path(name))
+        return self.fs.cat_file(self.path(name), start=start, end=end)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file: it is there complete or not at all, also after a crash."""

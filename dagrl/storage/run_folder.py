@@ -16,9 +16,11 @@ from dagrl.storage.segments import LineWriter, drop_segments
 
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
+#: What was written to the console of a run while the live view had the terminal.
+CONSOLE = "console.log"
 LINES = ("metrics", "events")
 #: What a run writes beside these is hidden or ends in `.part`, and is left only by one that was killed.
-_CONTENTS = frozenset({"config.json", "plan.json", LOCK, CHECKPOINTS, MODEL, *LINES})
+_CONTENTS = frozenset({"config.json", "plan.json", CONSOLE, LOCK, CHECKPOINTS, MODEL, *LINES})
 
 
 class RunFolder:

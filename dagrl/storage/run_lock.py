@@ -53,6 +53,13 @@ class RunLock:
             self._file = None
 
 
+def is_held(folder: Folder) -> bool:
+    """Whether a run has the folder that lives, as far as can be told from here: one on another host does."""
+    if folder.is_local and os.path.realpath(folder.path(LOCK)) in _HELD:
+        return True  # not read: that would let the lock go
+    return _lives(_holder(folder))
+
+
 def _lock_file(folder: Folder, path: str) -> int:
     """The open, locked file; it vanishes when released, so one that has vanished meanwhile is no lock."""
     if path in _HELD:

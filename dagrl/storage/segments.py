@@ -23,7 +23,7 @@ _MOST_SECONDS = 30.0
 def read_lines(url: str, name: str) -> list[dict[str, Any]]:
     """Every line of a run folder's ``metrics`` or ``events``, in order; one that a crash has cut short is left out."""
     folder = Folder(url).below(name)
-    lines = [line for _, file in _segments(folder) for line in folder.read(file).decode().splitlines(keepends=True)]
+    lines = [line for _, file in segments(folder) for line in folder.read(file).decode().splitlines(keepends=True)]
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
@@ -77,12 +77,13 @@ class LineWriter:
 
 def drop_segments(folder: Folder, first: int) -> None:
     """Remove the segments from number ``first`` on."""
-    for number, file in _segments(folder):
+    for number, file in segments(folder):
         if number >= first:
             folder.remove(file)
 
 
-def _segments(folder: Folder) -> list[tuple[int, str]]:
+def segments(folder: Folder) -> list[tuple[int, str]]:
+    """The number and the name of each segment, in order."""
     names = [name for name in folder.names() if name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX).isdecimal()]
     return sorted((int(name.removesuffix(_SUFFIX)), name) for name in names)
 

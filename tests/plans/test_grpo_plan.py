@@ -20,6 +20,7 @@ MAX_CPU_SECONDS = 3.0
 
 def printed_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *assignments: str) -> str:
     arguments = [part for text in assignments for part in ("--set", text)]
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(sys, "argv", ["dagrl", "plan", str(GRPO), *arguments])
     with pytest.raises(SystemExit) as end:
         command.main()
@@ -46,6 +47,9 @@ def test_the_printed_plan_is_the_snapshot(
 def test_what_the_snapshots_must_say() -> None:
     default, no_kl, mini = ((HERE / f"{name}.txt").read_text() for name in ("grpo", "grpo_no_kl", "grpo_mini_batches"))
     assert "aliased old_logprob" in default
+    assert "old_logprob = update_policy's own forward (alias)" in default
+    assert "│ old_logprob " not in default
+    assert "│ old_logprob " in mini
     assert "old_logprob  on actor" not in default
     assert "group ref" in default
     assert "pruned ref_logprob: only loss term `kl_loss` of `update_policy` would read it, with coefficient 0" in no_kl
