@@ -2,14 +2,17 @@
 
 import json
 import math
+import signal
 from pathlib import Path
 
 import pytest
 from support import event_lines, load_grpo, metrics_lines, run_grpo
 
 from dagrl.errors import ConfigError
-from dagrl.trainer.loop import run
+from dagrl.executor.events import Event, Listener, RunFinished, RunPaused, StepFinished, event_from_dict
+from dagrl.trainer.loop import Saving, run
 from dagrl.trainer.records import Record
+from dagrl.trainer.stopping import StopRequest
 
 
 @pytest.mark.parametrize(("every", "steps", "expected"), [(2, 5, [0, 2, 4, 5]), (1, 2, [0, 1, 2]), (9, 2, [0, 2])])
@@ -45,6 +48,46 @@ def test_every_finished_step_is_on_disk_at_once(tmp_path: Path) -> None:
     pipelines = load_grpo(batch_size=2, n=2).pipelines[:1]
     run(pipelines, out=str(tmp_path / "run"), steps=3, on_record=count)
     assert counts == [1, 2, 3]
+
+
+def test_whoever_listens_hears_what_the_event_log_says(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    pipelines = load_grpo(batch_size=2, n=2).pipelines
+    run(pipelines, out=str(tmp_path / "run"), steps=2, saving=Saving(every=1), on_event=heard.append)
+    assert [event_from_dict(line) for line in event_lines(tmp_path / "run")] == heard
+    assert {type(event).__name__ for event in heard} >= {"RunStarted", "CheckpointSaved", "StepFinished", "RunFinished"}
+
+
+def test_the_hook_between_steps_is_called_before_each_and_after_the_last_and_its_events_are_told(
+    tmp_path: Path,
+) -> None:
+    moments: list[int] = []
+    heard: list[Event] = []
+
+    def hook(emit: Listener) -> None:
+        moments.append(sum(isinstance(event, StepFinished) for event in heard))
+        emit(RunPaused(0.0, moments[-1]))
+
+    pipelines = load_grpo(batch_size=2, n=2).pipelines[:1]
+    run(pipelines, out=str(tmp_path / "run"), steps=3, on_event=heard.append, between_steps=hook)
+    assert moments == [0, 1, 2, 3]
+    assert [event.step for event in heard if isinstance(event, RunPaused)] == moments
+    assert [line["step"] for line in event_lines(tmp_path / "run") if line["event"] == "RunPaused"] == moments
+
+
+def test_a_stop_that_the_hook_asks_for_comes_before_the_next_step(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    stop = StopRequest()
+
+    def hook(emit: Listener) -> None:
+        if sum(isinstance(event, StepFinished) for event in heard) == 2 and stop.signal is None:
+            signal.raise_signal(signal.SIGINT)
+
+    pipelines = load_grpo(batch_size=2, n=2).pipelines[:1]
+    result = run(pipelines, out=str(tmp_path / "run"), steps=5, stop=stop, on_event=heard.append, between_steps=hook)
+    assert (result.step, result.stopped_by) == (2, signal.SIGINT)
+    assert isinstance(heard[-1], RunFinished)
+    assert heard[-1].outcome == "stopped"
 
 
 def test_events_tell_every_op_sync_and_free(tmp_path: Path) -> None:
