@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import click
+
 from dagrl.compiler.machine import LOCAL, Machine
 
 Kind = Literal["local", "ray"]
@@ -21,8 +23,11 @@ def machine_of(executor: Kind, address: str | None) -> Machine:
 
     Raises:
         ClusterError: when nothing answers there.
+        click.UsageError: when an address is given to a run that needs no cluster.
     """
     if executor == "local":
+        if address:
+            raise click.UsageError("`--address` names a Ray to join, and `--executor local` runs in this process")
         return LOCAL
     from dagrl.controller.machines import join_ray, ray_machine
 

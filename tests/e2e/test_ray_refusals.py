@@ -112,3 +112,11 @@ def test_an_address_where_no_ray_is_ends_the_command_in_seconds(how: str, tmp_pa
     assert "no Ray cluster can be joined at `127.0.0.1:1`" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_an_address_for_a_run_in_this_process_is_refused(tmp_path: Path) -> None:
+    line = command(forty_rows(tmp_path), tmp_path / "run", 2, "--executor", "local", "--address", "127.0.0.1:6379")
+    done = run(line, 60)
+    assert done.returncode == 2
+    assert "`--address` names a Ray to join, and `--executor local` runs in this process" in done.stderr
+    assert not (tmp_path / "run").exists()
