@@ -19,7 +19,7 @@ from tensordict import TensorDict
 
 from dagrl.data import DataProto
 from dagrl.data.metrics import Max, Mean, Metrics, Sum
-from dagrl.data.wire import WIRE_VERSION, Outgoing, receive
+from dagrl.data.wire import WIRE_VERSION, OutgoingBatch, receive
 from dagrl.errors import DataError, DataTypeError
 
 DTYPES = [
@@ -140,7 +140,7 @@ def test_a_few_rows_of_any_stride_survive(rows):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tensor_without_dims_survives(way):
-    received = WAYS[way](Outgoing(TensorDict({"x": torch.tensor(2.5)}, batch_size=[])))
+    received = WAYS[way](OutgoingBatch(TensorDict({"x": torch.tensor(2.5)}, batch_size=[])))
     assert received.batch_size == received["x"].shape == ()
     assert received["x"].item() == 2.5
 
