@@ -18,7 +18,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from dagrl.data.jagged import Jagged, SharedOffsets, is_jagged, jagged_parts
-from dagrl.data.object_walk import replace_tensors
+from dagrl.data.object_walk import holds_tensor, replace_tensors
 from dagrl.data.tensor_bytes import Dense, dense_bytes, from_bytes
 from dagrl.data.tensordicts import tensors_of
 from dagrl.errors import DataError, DataTypeError
@@ -53,14 +53,9 @@ class OutgoingTensor:
 def state_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a batch or of one of its rows as it is pickled."""
     batch = state["batch"]
-    known: dict[int, Any] = {}
-    objects = {name: replace_tensors(value, _outgoing, known) for name, value in state["non_tensor_batch"].items()}
-    return {
-        **state,
-        "batch": None if batch is None else OutgoingBatch(batch),
-        "non_tensor_batch": objects,
-        "meta_info": replace_tensors(state["meta_info"], _outgoing, known),
-    }
+    sent = {**state, "batch": None if batch is None else OutgoingBatch(batch)}
+    others = {name: value for name, value in state.items() if name != "batch"}
+    return {**sent, **replace_tensors(others, _outgoing, {})} if holds_tensor(others) else sent
 
 
 def describe(batch: TensorDict) -> tuple[int, tuple[int, ...], bool, list[Column]]:
