@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
-.PHONY: setup demo test test-long check format bench bench-ray bench-trl clean
+.PHONY: setup demo test test-long check format bench bench-ray bench-trl bench-data clean
 
 setup: $(READY)
 
@@ -43,6 +43,9 @@ bench-ray: $(READY)
 
 bench-trl: $(READY)
 	$(BIN)/python -m tests.bench.versus_trl $(ARGS)
+
+bench-data: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench.dataproto $(ARGS)
 
 clean:
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

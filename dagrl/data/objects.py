@@ -51,10 +51,10 @@ def object_column(name: str, values: Any) -> np.ndarray:
 
 
 def own_copies(values: np.ndarray, start: int = 0) -> np.ndarray:
-    """The column with deep copies of its values from ``start`` on, so that these rows share no dict with others."""
+    """A new column with deep copies of its values from ``start`` on, so that these rows share no dict with others."""
     there = values[start:].tolist()
     if _UNCHANGING.issuperset(map(type, there)):
-        return values
+        return values.copy()
     return np.concatenate([values[:start], object_array([deep_copy(value) for value in there])])
 
 
