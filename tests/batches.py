@@ -11,7 +11,7 @@ from dagrl.data import DataProto
 
 DTYPES = [
     torch.bool, torch.bfloat16, torch.float16, torch.float32, torch.float64,
-    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu,
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
     torch.complex32, torch.complex64, torch.complex128,
 ]  # fmt: skip
@@ -70,9 +70,11 @@ def batches(draw: Any, least: int = 0, most: int = 17) -> DataProto:
 def raw(tensor: torch.Tensor) -> bytes:
     """The bytes of a dense tensor, which tell NaNs apart and compare for every dtype."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return plain.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy().tobytes() if (
-        plain.numel()
-    ) else b""
+    return (
+        plain.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy().tobytes()
+        if (plain.numel())
+        else b""
+    )
 
 
 def rows_of(tensor: torch.Tensor) -> list[tuple[Any, ...]]:

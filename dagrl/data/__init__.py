@@ -10,12 +10,12 @@ DataProto.chunk             with auto_padding as many parts as        exactly th
                             torch cuts, tensors and objects cut       longer; tensors and objects alike; also with
                             differently                               ``uneven=True``
 DataProto.split             no rows: no part                          no rows: one empty part, which keeps the columns
-DataProto.concat            meta_info of the first part; columns of   meta_info of all parts, ``metrics`` merged, a
-                            the first part                            clash named; columns must agree
+DataProto.concat            meta_info compared with ``==``, so NaN    NaN and roundings are no clash; metrics of any
+                            clashes; metrics of the same names only   names; exact for Mean, Max, Min, Sum; the columns
+                                                                      must agree, and the part that does not is named
 DataProto.union             in place                                  a new batch; NaN equals NaN
 DataProto.reorder           any index                                 a permutation
-DataProto.select_idxs       no check                                  also negative positions; a mask of another length
-                                                                      or a row outside is an error
+DataProto.select_idxs       lists, arrays, tensors                    slices too; an error names the row outside
 DataProto.repeat            rows share their objects                  every row has objects of its own
 DataProto.padding           any candidate but "first" means the last  "first", "last" or empty
 DataProto.rename            tensor columns                            object columns too
@@ -27,10 +27,10 @@ DataProto.save_to_disk      pickle, local path                        safetensor
 object columns              arrays of any shape                       one value for each row: shape (rows,)
 auto_padding                also switched on by an environment        asked for by the batch only
                             variable
-pad_dataproto_to_divisor    no rows: an error                         no rows: stays empty
 fold_batch_dim              objects become arrays [B', k]             objects become B' arrays of k
 unfold_batch_dim            objects must be such arrays               lists and tuples too
-all_gather_data_proto       equal numbers of rows; returns None       any numbers of rows; returns the batch
+all_gather_data_proto       equal numbers of rows; own meta_info      any numbers of rows; meta_info of all; also
+                                                                      returns the batch
 serialize_tensordict        jagged columns row by row                 jagged columns as values and offsets
 jagged columns              few methods                               every method but fold and unfold_batch_dim
 ==========================  ========================================  ==============================================

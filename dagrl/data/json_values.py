@@ -136,7 +136,7 @@ def _decoded_leaf(kind: str, content: list[Any], kept: Callable[[Any], Tensor]) 
 
 
 def _from_bytes(dtype: str, shape: list[int], data: str) -> np.ndarray:
-    if not data:  # no elements, or only empty texts
+    if not data or not np.dtype(dtype).itemsize:  # no elements, or only empty texts
         return np.zeros(shape, dtype)
     return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
 
