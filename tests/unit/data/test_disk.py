@@ -25,7 +25,8 @@ VALUES = [
     1 + 2j, (), (1, (2, [3])), [], {}, {"$": ["tuple"]}, {"a": {"$": 1}}, {1: "a", None: "b", (1, 2): "c"}, {1, 2},
     frozenset({"a"}), np.float32(1.5), np.int64(-3), np.bool(True), np.str_("a"), np.str_(""),
     np.datetime64("2026-01-01"), np.arange(6, dtype=np.int16).reshape(2, 3), np.array(["a", "bc"]),
-    np.array([None, {"a": [1]}], dtype=object), np.empty((0, 2)), np.array(2.5), Mean(1.0, 2), Max(nan), Min(-inf), Sum(3), Metrics({"loss": Mean(2.0, 4)}),
+    np.array([None, {"a": [1]}], dtype=object), np.empty((0, 2)), np.array(2.5), Mean(1.0, 2),
+    Max(nan), Min(-inf), Sum(3), Metrics({"loss": Mean(2.0, 4)}),
 ]  # fmt: skip
 
 
