@@ -84,18 +84,23 @@ class _Kept:
 
     def column(self, name: str, tensor: Tensor) -> Spec:
         """Keep a tensor column."""
-        check_sendable(name, tensor)
-        spec: Spec = {"key": f"tensor/{name}", "requires_grad": tensor.requires_grad}
-        if is_jagged(tensor):
-            parts = jagged_parts(tensor.detach())
-            spec |= {"offsets": f"offsets/{name}", "ragged": parts.dim}
-            self.tensors[spec["offsets"]] = parts.offsets
-            tensor = parts.values
-        return spec | self._dense(spec["key"], tensor.detach())
+        check_sendable(f"column `{name}`", tensor)
+        return self._keep(f"tensor/{name}", tensor)
 
     def other(self, tensor: Tensor) -> Spec:
         """Keep a tensor that is inside an object."""
-        return self.column(f"/{len(self.tensors)}", tensor)
+        check_sendable("the tensor in it", tensor)
+        return self._keep(f"object/{len(self.tensors)}", tensor)
+
+    def _keep(self, key: str, tensor: Tensor) -> Spec:
+        spec: Spec = {"key": key, "requires_grad": tensor.requires_grad}
+        tensor = tensor.detach()
+        if is_jagged(tensor):
+            parts = jagged_parts(tensor)
+            spec |= {"offsets": f"offsets/{key}", "ragged": parts.dim}
+            self.tensors[spec["offsets"]] = parts.offsets
+            tensor = parts.values
+        return spec | self._dense(key, tensor)
 
     def _dense(self, key: str, tensor: Tensor) -> Spec:
         if tensor.dtype not in _AS_BYTES:

@@ -27,7 +27,7 @@ def serialize_single_tensor(obj: Tensor) -> Serialized:
     Raises:
         DataTypeError: for a tensor without bytes of its own, such as a sparse one.
     """
-    check_sendable("obj", obj)
+    check_sendable("`obj`", obj)
     if is_jagged(obj):
         raise DataError("a jagged tensor is several tensors; `serialize_tensordict` takes it as a column")
     dtype, shape, data = dense_bytes(obj.detach())
@@ -65,7 +65,7 @@ def deserialize_tensordict(arr: Any) -> TensorDict:
 
 
 def _serialized(name: str, column: Tensor) -> tuple[Any, ...]:
-    check_sendable(name, column)
+    check_sendable(f"column `{name}`", column)
     if not is_jagged(column):
         return serialize_single_tensor(column)
     parts = jagged_parts(column.detach())

@@ -74,7 +74,7 @@ def describe_column(name: str, tensor: Tensor) -> Column:
     Raises:
         DataTypeError: naming a column that is neither a dense nor a jagged tensor.
     """
-    check_sendable(name, tensor)
+    check_sendable(f"column `{name}`", tensor)
     plain = tensor.detach()
     if not is_jagged(plain):
         return name, tensor.requires_grad, None, (dense_bytes(plain),)
@@ -82,15 +82,15 @@ def describe_column(name: str, tensor: Tensor) -> Column:
     return name, tensor.requires_grad, parts.dim, (dense_bytes(parts.values), dense_bytes(parts.offsets))
 
 
-def check_sendable(name: str, tensor: Tensor) -> None:
-    """Raise a DataTypeError that names the column unless it is a dense or jagged tensor."""
+def check_sendable(subject: str, tensor: Tensor) -> None:
+    """Raise a DataTypeError that names the subject, such as a column, unless it is a dense or jagged tensor."""
     plain = tensor.detach()
     if is_jagged(plain) or _is_dense(plain):
         return
     if plain.is_nested:
-        raise DataTypeError(f"column `{name}` is a nested tensor of layout torch.strided; build it with `torch.jagged`")
+        raise DataTypeError(f"{subject} is a nested tensor of layout torch.strided; build it with `torch.jagged`")
     what = f"a {type(tensor).__name__} of {plain.dtype}, {plain.layout}, on {plain.device}"
-    raise DataTypeError(f"column `{name}` is {what}: only dense and jagged tensors can be sent; convert it first")
+    raise DataTypeError(f"{subject} is {what}: only dense and jagged tensors have bytes; convert it first")
 
 
 def receive(version: int, *content: Any) -> TensorDict:

@@ -80,7 +80,6 @@ def test_tensors_in_objects_come_back(tmp_path):
         DataProto(),
         DataProto(TensorDict({}, batch_size=[4])),
         DataProto(TensorDict({"x": torch.ones(2, 3, 1)}, batch_size=[2, 3], device="cpu")),
-        DataProto.from_dict({"__metadata__": torch.ones(2), "json": torch.ones(2), "a/b": torch.ones(2)}),
         DataProto.from_dict({"x": torch.ones(2, requires_grad=True)}),
         DataProto.from_dict({"c": torch.tensor([1 + 2j]).conj(), "n": torch.tensor([1 + 2j]).conj().imag}),
         DataProto.from_dict({"x": torch.ones(3)}, meta_info={"temperature": nan}, auto_padding=True),
@@ -96,13 +95,19 @@ def test_odd_batches_come_back(tmp_path, data):
         assert [v.requires_grad for v in again.batch.values()] == [v.requires_grad for v in data.batch.values()]
 
 
-@pytest.mark.parametrize("url", ["memory://dataproto/batch.safetensors", "file://{}/below/batch", "{}/new/batch.pt"])
-def test_any_file_system(tmp_path, url):
-    url = url.format(tmp_path)
+def test_any_file_system(any_url):
     data = DataProto.from_dict({"x": torch.arange(3)}, {"o": ["a", None, {}]})
-    assert back(data, url) == data
+    assert back(data, f"{any_url}/below/batch.pt") == data
     data.batch["x"] += 1
-    assert back(data, url) == data
+    assert back(data, f"{any_url}/below/batch.pt") == data
+    with pytest.raises(DataError, match="there is no file"):
+        DataProto.load_from_disk(f"{any_url}/none")
+
+
+def test_file_urls(tmp_path):
+    data = DataProto.from_dict({"x": torch.arange(3)})
+    assert back(data, f"file://{tmp_path}/below/batch") == data
+    assert DataProto.load_from_disk(tmp_path / "below" / "batch") == data
 
 
 def test_two_columns_of_one_memory(tmp_path):
@@ -150,8 +155,18 @@ def test_what_holds_itself_is_refused(tmp_path):
 
 def test_sparse_columns_are_named(tmp_path):
     data = DataProto(TensorDict({"x": torch.eye(2).to_sparse()}, batch_size=[2]))
-    with pytest.raises(DataTypeError, match="`x`"):
+    with pytest.raises(DataTypeError, match=r"column `x` is .* torch.sparse_coo"):
         data.save_to_disk(tmp_path / "batch")
+    with pytest.raises(DataTypeError, match=r"column `o`, row `0` cannot be saved: the tensor in it is .*sparse"):
+        DataProto(None, {"o": [torch.eye(2).to_sparse()]}).save_to_disk(tmp_path / "batch")
+
+
+def test_names_of_columns_never_clash_with_those_of_the_file(tmp_path):
+    jagged = torch.nested.nested_tensor([torch.arange(3), torch.arange(1)], layout=torch.jagged)
+    names = ["a", "tensor/a", "offsets/tensor/a", "object/0", "/0", "json", "__metadata__"]
+    tensors = {name: torch.full((2,), number) for number, name in enumerate(names)}
+    data = DataProto(TensorDict({**tensors, "j": jagged}, batch_size=[2]), {"o": [torch.ones(1), jagged]})
+    assert back(data, tmp_path / "batch") == data
 
 
 class Harmful:
