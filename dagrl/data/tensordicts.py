@@ -8,6 +8,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 from torch import Tensor
 
+from dagrl.data.jagged import is_jagged
 from dagrl.data.objects import object_array
 from dagrl.errors import DataError, DataTypeError
 
@@ -44,6 +45,8 @@ def build_tensordict(tensors: Mapping[str, Any], num_batch_dims: int) -> TensorD
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise DataTypeError(f"column `{name}` is a {type(value).__name__}, not a tensor")
+        if is_jagged(value) and num_batch_dims > 1:
+            raise DataError(f"column `{name}` is jagged, it has one batch dim and not {num_batch_dims}")
         if value.ndim < num_batch_dims:
             raise DataError(f"column `{name}` of shape {tuple(value.shape)} lacks {num_batch_dims} batch dims")
         here = tuple(value.shape[:num_batch_dims])

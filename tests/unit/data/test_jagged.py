@@ -154,6 +154,9 @@ def test_two_batch_dims_are_refused_by_name():
     for method in (lambda: fold_batch_dim(make(), 2), lambda: unfold_batch_dim(make())):
         with pytest.raises(DataError, match="column `ids` is jagged"):
             method()
+    assert len(DataProto.from_dict({"x": jagged(2, 1)})) == 2
+    with pytest.raises(DataError, match="column `x` is jagged, it has one batch dim and not 2"):
+        DataProto.from_dict({"x": jagged(2, 1)}, num_batch_dims=2)
 
 
 # ---- described
