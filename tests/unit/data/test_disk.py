@@ -3,7 +3,10 @@
 import json
 import os
 import pickle
+import subprocess
+import sys
 from math import inf, nan
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -20,6 +23,7 @@ from dagrl.data.equality import equal
 from dagrl.data.metrics import Max, Mean, Metrics, Min, Sum
 from dagrl.errors import DataError, DataTypeError
 
+ROOT = Path(__file__).parents[3]
 VALUES = [
     None, True, 0, -(2**70), 1.5, -0.0, nan, inf, -inf, 1e-320, "", "ü\u2028\n", "\ud800", b"", b"\x00\xff",
     1 + 2j, (), (1, (2, [3])), [], {}, {"$": ["tuple"]}, {"a": {"$": 1}}, {1: "a", None: "b", (1, 2): "c"}, {1, 2},
@@ -209,6 +213,21 @@ def test_a_failed_save_leaves_what_was_there(tmp_path):
     with pytest.raises(DataError, match="cannot be written"):
         data.save_to_disk(tmp_path / "batch" / "below")
     assert fsspec.filesystem("file").ls(str(tmp_path), detail=False) == [str(tmp_path / "batch")]
+
+
+def test_a_save_that_ends_half_way_leaves_what_was_there(tmp_path):
+    data = DataProto(None, {"o": ["a"]})
+    data.save_to_disk(tmp_path / "batch")
+    code = """
+import resource, sys, torch
+from dagrl.data import DataProto
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+DataProto.from_dict({"x": torch.ones(100_000)}).save_to_disk(sys.argv[1])
+"""
+    ended = subprocess.run([sys.executable, "-c", code, tmp_path / "batch"], capture_output=True, text=True, cwd=ROOT)
+    assert "cannot be written" in ended.stderr
+    assert DataProto.load_from_disk(tmp_path / "batch") == data
+    assert os.listdir(tmp_path) == ["batch"]
 
 
 @given(st.integers(0, 3))

@@ -52,6 +52,12 @@ def test_tensordicts(data):
     assert {k: rows_of(v) for k, v in again.items()} == {k: rows_of(v) for k, v in data.batch.items()}
 
 
+def test_jagged_columns_of_equal_lengths_stay_combinable():
+    first = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged)
+    again = deserialize_tensordict(serialize_tensordict(TensorDict({"x": first, "y": first * 2}, batch_size=[2])))
+    assert [row.tolist() for row in (again["x"] + again["y"]).unbind()] == [[3, 3], [3]]
+
+
 def test_devices():
     batch = TensorDict({"x": torch.ones(2)}, batch_size=[2], device="cpu")
     assert serialize_tensordict(batch)[1] == "cpu"
