@@ -102,6 +102,23 @@ def _one_row(column: Tensor, row: int) -> Tensor:
 
 
 def _stack(name: str, values: Sequence[Tensor], shared: SharedOffsets) -> Tensor:
+    if not all(_stackable(value, values[0]) for value in values):
+        return _stack_jagged(name, values, shared)
+    return torch.cat(list(values))
+
+
+def _stackable(value: Tensor, first: Tensor) -> bool:
+    """True for dense tensors that differ in their rows only; cheaper than to say what differs."""
+    return (
+        value.dtype is first.dtype
+        and value.layout is first.layout is torch.strided
+        and value.shape[1:] == first.shape[1:]
+        and value.device == first.device
+    )
+
+
+def _stack_jagged(name: str, values: Sequence[Tensor], shared: SharedOffsets) -> Tensor:
+    """The jagged column, or the error that names what differs."""
     jagged = [jagged_parts(value) if is_jagged(value) else None for value in values]
     traits = [_traits(value, parts) for value, parts in zip(values, jagged, strict=True)]
     for number, trait in enumerate(traits):
