@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
+<<<<<<< HEAD
 .PHONY: setup demo test test-long check format bench bench-ray bench-view bench-trl clean
+=======
+.PHONY: setup demo test test-long check format bench bench-ray bench-trl bench-data clean
+>>>>>>> runtime-data
 
 setup: $(READY)
 
@@ -46,6 +50,9 @@ bench-view: $(READY)
 
 bench-trl: $(READY)
 	$(BIN)/python -m tests.bench.versus_trl $(ARGS)
+
+bench-data: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench.dataproto $(ARGS)
 
 clean:
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,13 +1,25 @@
 """Whether two values of a batch are the same: nested values compared deeply, NaN equal to NaN."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from dagrl.data.jagged import Jagged, is_jagged, jagged_parts
+
+#: Dtypes that torch does not compare, and the one that holds all their values.
+_COMPARED_AS = {
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+    torch.float8_e4m3fnuz: torch.float32,
+    torch.float8_e5m2fnuz: torch.float32,
+    torch.float8_e8m0fnu: torch.float32,
+    torch.complex32: torch.complex64,
+}
 
 
 def equal(left: Any, right: Any, rel_tol: float = 0.0) -> bool:
@@ -44,12 +56,32 @@ def is_nan(value: Any) -> bool:
 
 
 def tensors_equal(left: Tensor, right: Tensor) -> bool:
-    """True for equal dtype, shape and elements, NaN equal to NaN; the device does not matter."""
-    if left.dtype != right.dtype or left.shape != right.shape:
+    """True for equal dtype, layout, shape and elements, NaN equal to NaN; the device does not matter."""
+    if left.dtype != right.dtype or left.layout is not right.layout:
         return False
-    left, right = left.detach(), right.detach().to(left.device)
-    if left.dtype.is_floating_point and left.dtype.itemsize == 1:  # torch compares no fp8
-        left, right = left.float(), right.float()
+    left, right = left.detach(), right.detach()
+    if is_jagged(left):
+        return _jagged_equal(jagged_parts(left), jagged_parts(right))
+    if left.is_nested or right.is_nested:
+        return left.is_nested and right.is_nested and _all_equal(left.unbind(), right.unbind())
+    return left.shape == right.shape and _elements_equal(left, right.to(left.device))
+
+
+def _jagged_equal(left: Jagged, right: Jagged) -> bool:
+    """Rows of equal lengths and elements; which offsets object a column holds is no part of its value."""
+    if left.dim != right.dim or not tensors_equal(left.offsets, right.offsets):
+        return False
+    return tensors_equal(left.values, right.values)
+
+
+def _all_equal(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    return len(left) == len(right) and all(map(tensors_equal, left, right))
+
+
+def _elements_equal(left: Tensor, right: Tensor) -> bool:
+    wider = _COMPARED_AS.get(left.dtype)
+    if wider is not None:
+        left, right = left.to(wider), right.to(wider)
     if torch.equal(left, right):
         return True
     same = (left == right) | ((left != left) & (right != right))

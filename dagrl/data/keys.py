@@ -35,6 +35,25 @@ def renamed(there: Mapping[str, V], to: Mapping[str, str]) -> dict[str, V]:
     return {to.get(name, name): value for name, value in there.items()}
 
 
+def renaming(old: str | Sequence[str], new: str | Sequence[str], there: Mapping[str, Any]) -> dict[str, str]:
+    """The new name of each old one.
+
+    Raises:
+        DataError: if the names do not pair, or two columns would have one name.
+        MissingColumnError: naming what is not there, and what is.
+    """
+    olds, news = names_of(old), names_of(new)
+    if len(olds) != len(news):
+        raise DataError(f"rename: {len(olds)} old keys but {len(news)} new ones")
+    require(olds, there, "column")
+    to = dict(zip(olds, news, strict=True))
+    names = [to.get(name, name) for name in there]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"rename: two columns would be named {listed(twice)}")
+    return to
+
+
 def require(names: Sequence[str], there: Mapping[str, Any], kind: str) -> None:
     """Raise a MissingColumnError unless every name is there."""
     missing = [name for name in names if name not in there]

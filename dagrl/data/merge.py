@@ -5,17 +5,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from tensordict import TensorDict
-from torch import Tensor
 
+from dagrl.data.column_rows import stack_rows
 from dagrl.data.equality import equal, is_float, is_nan, tensors_equal
 from dagrl.data.metrics import Max, Mean, Metrics, Min, Sum, merge_all
-from dagrl.data.tensordicts import tensors_of
+from dagrl.data.tensordicts import batch_of, tensors_of
 from dagrl.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
-    from dagrl.data.proto import DataProto
+    from dagrl.data.batch_state import BatchState
 
 #: The meta_info key whose values are merged instead of compared.
 METRICS = "metrics"
@@ -67,25 +66,40 @@ def union_meta(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, A
     return {**right, **left}
 
 
-def concat_tensors(parts: Sequence["DataProto"]) -> TensorDict | None:
+def concat_parts(
+    parts: Sequence["BatchState"],
+) -> tuple[TensorDict | None, dict[str, np.ndarray], dict[str, Any]]:
+    """The content of all parts: rows stacked in order, meta_info merged.
+
+    Raises:
+        DataError: naming the column and part that do not fit, or the meta_info key whose values clash.
+    """
+    if not parts:
+        raise DataError("concat: there are no parts")
+    for part in parts:
+        part.check_consistency()
+    check_columns(parts)
+    meta = concat_meta([part.meta_info for part in parts])
+    return concat_tensors(parts), concat_objects(parts), meta
+
+
+def concat_tensors(parts: Sequence["BatchState"]) -> TensorDict | None:
     """The tensor columns of all parts, stacked along the rows; None if no part has a TensorDict."""
     batches = [part.batch for part in parts if part.batch is not None]
     if not batches:
         return None
-    rows = sum(len(part) for part in parts)
-    columns = {name: _stack(name, [tensors_of(batch)[name] for batch in batches]) for name in tensors_of(batches[0])}
-    size = [rows, *batches[0].batch_size[1:]]
     if any(batch.batch_size[1:] != batches[0].batch_size[1:] for batch in batches):
         raise DataError(f"concat: the batch sizes differ: {[list(batch.batch_size) for batch in batches]}")
-    return TensorDict(columns, batch_size=size, device=batches[0].device)
+    named = [tensors_of(batch) for batch in batches]
+    return batch_of(stack_rows(named, named[0]), batches[0], sum(len(part) for part in parts))
 
 
-def concat_objects(parts: Sequence["DataProto"]) -> dict[str, np.ndarray]:
+def concat_objects(parts: Sequence["BatchState"]) -> dict[str, np.ndarray]:
     """The object columns of all parts, stacked along the rows."""
     return {name: np.concatenate([part.non_tensor_batch[name] for part in parts]) for name in parts[0].non_tensor_batch}
 
 
-def check_columns(parts: Sequence["DataProto"]) -> None:
+def check_columns(parts: Sequence["BatchState"]) -> None:
     """Refuse parts whose columns are not the same ones, of the same kind, naming the column and the part."""
     kinds = [_kinds(part) for part in parts]
     for name in dict.fromkeys(name for kind in kinds for name in kind):
@@ -165,17 +179,5 @@ def _agree(first: Any, second: Any) -> bool:
     return equal(first, second, rel_tol=ROUNDING)
 
 
-def _stack(name: str, values: list[Tensor]) -> Tensor:
-    for number, value in enumerate(values):
-        for what, mine, theirs in (
-            ("dtype", values[0].dtype, value.dtype),
-            ("width", tuple(values[0].shape[1:]), tuple(value.shape[1:])),
-            ("device", values[0].device, value.device),
-        ):
-            if mine != theirs:
-                raise DataError(f"concat: column `{name}` has {what} {mine} in part 0 and {theirs} in part {number}")
-    return torch.cat(values)
-
-
-def _kinds(part: "DataProto") -> dict[str, str]:
+def _kinds(part: "BatchState") -> dict[str, str]:
     return {**dict.fromkeys(tensors_of(part.batch), "a tensor"), **dict.fromkeys(part.non_tensor_batch, "an object")}

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 from torch import Tensor
 
+from dagrl.data.jagged import is_jagged
 from dagrl.data.objects import object_array
 from dagrl.errors import DataError, DataTypeError
 
@@ -19,6 +21,10 @@ def tensors_of(batch: TensorDict | None) -> dict[str, Tensor]:
     """
     if batch is None:
         return {}
+    if type(batch) is TensorDict:  # without the unwrapping below, which costs more than cutting a batch
+        plain: dict[str, Any] = dict(batch.items())
+        if all(isinstance(value, Tensor) for value in plain.values()):
+            return plain
     columns = _items(batch)
     for name, value in columns.items():
         if not isinstance(value, Tensor):
@@ -39,6 +45,8 @@ def build_tensordict(tensors: Mapping[str, Any], num_batch_dims: int) -> TensorD
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise DataTypeError(f"column `{name}` is a {type(value).__name__}, not a tensor")
+        if is_jagged(value) and num_batch_dims > 1:
+            raise DataError(f"column `{name}` is jagged, it has one batch dim and not {num_batch_dims}")
         if value.ndim < num_batch_dims:
             raise DataError(f"column `{name}` of shape {tuple(value.shape)} lacks {num_batch_dims} batch dims")
         here = tuple(value.shape[:num_batch_dims])
@@ -46,6 +54,15 @@ def build_tensordict(tensors: Mapping[str, Any], num_batch_dims: int) -> TensorD
         if here != size:
             raise DataError(f"column `{name}` has batch dims {here}, column `{first}` has {size}")
     return TensorDict(dict(tensors), batch_size=size)
+
+
+def batch_of(columns: dict[Any, Any], like: TensorDict, rows: int | None = None) -> TensorDict:
+    """A TensorDict of checked columns, with the device and the batch dims of another, but for the number of ``rows``.
+
+    The public constructor checks every column again, which takes longer than cutting one.
+    """
+    size = like.batch_size if rows is None else torch.Size((rows, *like.batch_size[1:]))
+    return TensorDict._new_unsafe(columns, batch_size=size, device=like.device)  # pyright: ignore[reportPrivateUsage]
 
 
 def as_tensordict(

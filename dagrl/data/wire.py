@@ -1,4 +1,4 @@
-"""What a batch's TensorDict is between processes: a few tuples that describe the columns, and arrays of their bytes.
+"""What a batch is between processes: a few tuples that describe the tensor columns, and arrays of their bytes.
 
 Every column says its name, dtype and shape, and travels as a numpy array over its own bytes (protocol 5 of pickle
 takes such arrays out of band, and Ray maps them where it would copy a torch tensor). A view is compacted, so the k
@@ -7,56 +7,55 @@ any device arrive on the CPU.
 
 A received tensor can be written to: it is the arriving buffer itself where that is writable, and a copy where it is
 read-only, such as Ray's shared memory. Buffers kept out of band within one process are the sender's own memory.
-Object columns and meta_info pickle as what they hold.
+Object columns and meta_info pickle as what they hold; tensors in them travel as columns do.
 """
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from dagrl.data.jagged import Jagged, SharedOffsets, is_jagged, jagged_parts
+from dagrl.data.object_walk import holds_tensor, replace_tensors
+from dagrl.data.tensor_bytes import Dense, dense_bytes, from_bytes
 from dagrl.data.tensordicts import tensors_of
 from dagrl.errors import DataError, DataTypeError
 
 #: Raised whenever `receive` would misread what older code sent.
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
-#: The dtype, the shape and the bytes, in C order, of one dense tensor.
-Dense = tuple[torch.dtype, tuple[int, ...], np.ndarray]
 #: The name, whether it requires grad, the ragged dim, and one dense tensor or the values and offsets of a jagged one.
 Column = tuple[str, bool, int | None, tuple[Dense, ...]]
 
 
-class Outgoing:
-    """The TensorDict of a batch inside the batch's state: it pickles as `describe` says, and arrives as a TensorDict.
-
-    A copy of a batch within the process goes through its state as well, but must not go through bytes.
-    """
+class OutgoingBatch:
+    """The TensorDict of a batch in the batch's state: it pickles as `describe` says, and arrives as a TensorDict."""
 
     def __init__(self, batch: TensorDict) -> None:
-        self.batch = batch
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Outgoing":
-        return Outgoing(copy.deepcopy(self.batch, memo))
+        self._batch = batch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return receive, describe(self.batch)
+        return receive, describe(self._batch)
 
 
-def state_to_send(state: dict[str, Any]) -> dict[str, Any]:
-    """The state of a batch as it is pickled."""
+class OutgoingTensor:
+    """A tensor inside an object: it pickles as a column does, and arrives as a tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return receive_tensor, (WIRE_VERSION, describe_column("", self._tensor))
+
+
+def state_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a batch or of one of its rows as it is pickled."""
     batch = state["batch"]
-    return state if batch is None else {**state, "batch": Outgoing(batch)}
-
-
-def state_received(state: dict[str, Any]) -> dict[str, Any]:
-    """The state of a batch out of what `state_to_send` made, pickled or copied."""
-    batch = state["batch"]
-    return {**state, "batch": batch.batch} if isinstance(batch, Outgoing) else state
+    sent = {**state, "batch": None if batch is None else OutgoingBatch(batch)}
+    others = {name: value for name, value in state.items() if name != "batch"}
+    return {**sent, **replace_tensors(others, _outgoing, {})} if holds_tensor(others) else sent
 
 
 def describe(batch: TensorDict) -> tuple[int, tuple[int, ...], bool, list[Column]]:
@@ -65,8 +64,33 @@ def describe(batch: TensorDict) -> tuple[int, tuple[int, ...], bool, list[Column
     Raises:
         DataTypeError: naming a column that is neither a dense nor a jagged tensor.
     """
-    columns = [_column(name, tensor) for name, tensor in tensors_of(batch).items()]
+    columns = [describe_column(name, tensor) for name, tensor in tensors_of(batch).items()]
     return WIRE_VERSION, tuple(batch.batch_size), batch.device is not None, columns
+
+
+def describe_column(name: str, tensor: Tensor) -> Column:
+    """A column's name and what it is made of.
+
+    Raises:
+        DataTypeError: naming a column that is neither a dense nor a jagged tensor.
+    """
+    check_sendable(f"column `{name}`", tensor)
+    plain = tensor.detach()
+    if not is_jagged(plain):
+        return name, tensor.requires_grad, None, (dense_bytes(plain),)
+    parts = jagged_parts(plain)
+    return name, tensor.requires_grad, parts.dim, (dense_bytes(parts.values), dense_bytes(parts.offsets))
+
+
+def check_sendable(subject: str, tensor: Tensor) -> None:
+    """Raise a DataTypeError that names the subject, such as a column, unless it is a dense or jagged tensor."""
+    plain = tensor.detach()
+    if is_jagged(plain) or _is_dense(plain):
+        return
+    if plain.is_nested:
+        raise DataTypeError(f"{subject} is a nested tensor of layout torch.strided; build it with `torch.jagged`")
+    what = f"a {type(tensor).__name__} of {plain.dtype}, {plain.layout}, on {plain.device}"
+    raise DataTypeError(f"{subject} is {what}: only dense and jagged tensors have bytes; convert it first")
 
 
 def receive(version: int, *content: Any) -> TensorDict:
@@ -75,55 +99,49 @@ def receive(version: int, *content: Any) -> TensorDict:
     Raises:
         DataError: if the sender speaks another version.
     """
-    if version != WIRE_VERSION:
-        fix = "run the same version of dagrl in every process"
-        raise DataError(f"a batch arrived in wire format {version}, this process reads {WIRE_VERSION}; {fix}")
+    _check_version(version)
     return _tensordict(*content)
 
 
+def receive_tensor(version: int, column: Any) -> Tensor:
+    """The tensor that `describe_column` described.
+
+    Raises:
+        DataError: if the sender speaks another version.
+    """
+    _check_version(version)
+    return _received(column, SharedOffsets())
+
+
+def _check_version(version: int) -> None:
+    if version != WIRE_VERSION:
+        fix = "run the same version of dagrl in every process"
+        raise DataError(f"a batch arrived in wire format {version}, this process reads {WIRE_VERSION}; {fix}")
+
+
 def _tensordict(size: tuple[int, ...], has_device: bool, columns: Sequence[Column]) -> TensorDict:
-    known: dict[bytes, Tensor] = {}
-    tensors = {
-        name: _tensor(ragged, parts, known).requires_grad_(requires_grad)
-        for name, requires_grad, ragged, parts in columns
-    }
+    shared = SharedOffsets()
+    tensors = {column[0]: _received(column, shared) for column in columns}
     return TensorDict(tensors, batch_size=size, device="cpu" if has_device else None)
 
 
-def _column(name: str, tensor: Tensor) -> Column:
-    plain = tensor.detach()
-    if plain.layout is torch.jagged:
-        ragged = next(dim for dim, size in enumerate(plain.shape) if isinstance(size, torch.SymInt))
-        plain = plain.contiguous()
-        offsets: Tensor = plain.offsets()  # pyright: ignore[reportAttributeAccessIssue] - jagged tensors have them
-        return name, tensor.requires_grad, ragged, (_dense(plain.values()), _dense(offsets))
-    if type(plain) is not Tensor or plain.layout is not torch.strided or plain.is_quantized or plain.is_meta:
-        what = f"a {type(tensor).__name__} of {plain.dtype}, {plain.layout}, on {plain.device}"
-        raise DataTypeError(f"column `{name}` is {what}: only dense and jagged tensors can be sent; convert it first")
-    if plain.is_nested:
-        raise DataTypeError(f"column `{name}` is a nested tensor of layout torch.strided; build it with `torch.jagged`")
-    return name, tensor.requires_grad, None, (_dense(plain),)
+def _received(column: Column, shared: SharedOffsets) -> Tensor:
+    _, requires_grad, ragged, parts = column
+    tensors = [from_bytes(*part) for part in parts]
+    tensor = tensors[0] if ragged is None else shared.column(Jagged(tensors[0], tensors[1], ragged))
+    return tensor.requires_grad_(requires_grad)
 
 
-def _dense(tensor: Tensor) -> Dense:
-    tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-    flat = tensor.as_strided((tensor.numel(),), (1,))  # a contiguous row of 0 or 1 elements may have any stride
-    return tensor.dtype, tuple(tensor.shape), flat.view(torch.uint8).numpy()
+def _is_dense(tensor: Tensor) -> bool:
+    return (
+        type(tensor) is Tensor
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_meta
+        and not tensor.is_nested
+    )
 
 
-def _tensor(ragged: int | None, parts: Sequence[Dense], known: dict[bytes, Tensor]) -> Tensor:
-    """The tensor of a column; jagged columns with equal offsets share them, since torch combines no others."""
-    if ragged is None:
-        return _from_bytes(*parts[0])
-    values, offsets = (_from_bytes(*part) for part in parts)
-    offsets = known.setdefault(parts[1][2].tobytes(), offsets)
-    return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=ragged)
-
-
-def _from_bytes(dtype: torch.dtype, shape: tuple[int, ...], data: np.ndarray) -> Tensor:
-    if not data.size:  # torch views no empty tensor as another dtype
-        return torch.empty(shape, dtype=dtype)
-    flat = torch.from_numpy(data if data.flags.writeable else data.copy())
-    if flat.data_ptr() % dtype.itemsize:  # a transport may put a buffer anywhere
-        flat = flat.clone()
-    return flat.view(dtype).view(shape)
+def _outgoing(tensor: Tensor) -> Any:
+    """The tensor ready to be sent; those of other kinds pickle as torch has it."""
+    return OutgoingTensor(tensor) if is_jagged(tensor) or _is_dense(tensor) else tensor

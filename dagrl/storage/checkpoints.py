@@ -23,6 +23,7 @@ from torch import Tensor
 
 from dagrl.errors import CheckpointError
 from dagrl.storage.folder import Folder
+from dagrl.storage.tensor_file import apart
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -67,23 +68,11 @@ def _write(folder: Folder, name: str, tensors: Mapping[str, Tensor], header: dic
 
 
 def _write_local(path: str, name: str, tensors: Mapping[str, Tensor], header: dict[str, str]) -> PartRecord:
-    save_file(_apart(tensors), path, metadata=header)
+    save_file(apart(tensors), path, metadata=header)
     with open(path, "rb") as file:
         checksum = _checksum(file)
         os.fsync(file.fileno())
         return PartRecord(name, os.fstat(file.fileno()).st_size, checksum)
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU; those that share memory, which safetensors refuses, copied."""
-    apart: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().contiguous()
-        place = plain.untyped_storage().data_ptr()
-        apart[name] = plain.clone() if place in seen else plain
-        seen.add(place)
-    return apart
 
 
 class StatePart:

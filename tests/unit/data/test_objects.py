@@ -1,10 +1,16 @@
 """Object columns keep one value for each row, whatever the values are."""
 
+import copy
+from collections import OrderedDict
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
+from batches import OBJECTS
+from hypothesis import given
 
-from dagrl.data.objects import object_array, object_column, object_columns, own_copies
+from dagrl.data.objects import deep_copy, object_array, object_column, object_columns, own_copies
 from dagrl.errors import DataTypeError
 
 
@@ -82,3 +88,50 @@ def test_own_copies_from_a_row_on():
     assert copied[1] == second
     assert copied[1] is not second
     assert copied[1]["a"] is not second["a"]
+
+
+def test_copies_are_new_columns_also_of_text():
+    values = object_array(["a", "b"])
+    copied = own_copies(values)
+    copied[0] = "c"
+    assert values.tolist() == ["a", "b"]
+    assert own_copies(values, 1)[1] is values[1]
+
+
+def mutable_parts(value):
+    """The ids of all lists and dicts in a value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    own = {id(value)} if isinstance(value, dict | list) else set()
+    return own.union(*map(mutable_parts, inner))
+
+
+@given(OBJECTS)
+def test_deep_copies_are_equal_and_share_nothing_that_changes(value):
+    copied = deep_copy(value)
+    assert repr(copied) == repr(value) == repr(copy.deepcopy(value))
+    assert type(copied) is type(value)
+    assert not mutable_parts(copied) & mutable_parts(value)
+
+
+@dataclass
+class Score:
+    values: list
+
+
+def test_copies_of_other_types_and_of_what_is_met_twice():
+    shared = [1]
+    endless = [shared]
+    endless.append(endless)
+    score, ordered, array = Score([1]), OrderedDict(a=[1]), np.arange(3)
+    for value in (score, ordered, {"a": score}, [array], {1, 2}):
+        copied = deep_copy(value)
+        assert type(copied) is type(value)
+        assert copied is not value
+        assert repr(copied) == repr(value)
+    assert deep_copy(score).values is not score.values
+    assert not np.shares_memory(deep_copy([array])[0], array)
+    twice = deep_copy({"x": shared, "y": shared})
+    assert twice["x"] is twice["y"]
+    assert twice["x"] is not shared
+    again = deep_copy(endless)
+    assert again[1] is again

@@ -404,3 +404,23 @@ def test_a_column_edited_to_another_length_is_found_before_rows_are_lost():
     for method in (lambda: data.chunk(3), lambda: data[0:2], lambda: data.repeat(2), lambda: DataProto.concat([data])):
         with pytest.raises(ValueError, match="object column `late` has 4 rows, the batch has 3"):
             method()
+
+
+def test_balancing_by_length_and_back_changes_no_statistic():
+    lengths = torch.tensor([5, 1, 4, 1, 3, 2])
+    data = DataProto.from_dict({"lengths": lengths, "ids": torch.arange(6)}, {"o": list("abcdef")})
+    order = [0, 3, 1, 2, 5, 4]  # parts of equal work: 5 + 1 + 1 and 4 + 2 + 3, rows of no fixed order
+    balanced = data.select()
+    balanced.reorder(order)
+    parts = balanced.chunk(2)
+    assert sorted(int(part.batch["lengths"].sum()) for part in parts) == [7, 9]
+    whole = DataProto.concat(parts)
+    assert whole.batch["lengths"].float().mean() == lengths.float().mean()
+    whole.reorder(torch.tensor(order).argsort())
+    assert whole == data
+
+
+def test_iteration_without_shuffling_copies_nothing():
+    data = make(5)
+    first = next(data.make_iterator(2, 1))
+    assert first.batch["id"].data_ptr() == data.batch["id"].data_ptr()

@@ -13,25 +13,15 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from batches import DTYPES, OBJECTS, random_tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from dagrl.data import DataProto
 from dagrl.data.metrics import Max, Mean, Metrics, Sum
-from dagrl.data.wire import WIRE_VERSION, Outgoing, receive
+from dagrl.data.wire import WIRE_VERSION, OutgoingBatch, receive
 from dagrl.errors import DataError, DataTypeError
-
-DTYPES = [
-    torch.bool, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32,
-    torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e8m0fnu,
-]  # fmt: skip
-OBJECTS = st.recursive(
-    st.none() | st.text(max_size=5) | st.binary(max_size=5) | st.integers() | st.floats(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=6,
-)
 
 
 def in_band(data):
@@ -65,16 +55,6 @@ WAYS = {
     "out of band, read-only": out_of_band,
     "out of band, odd address": lambda data: out_of_band(data, misplaced),
 }
-
-
-def random_tensor(dtype, shape, seed=0):
-    """Random bytes as a tensor of any dtype; bools are 0 or 1."""
-    generator = torch.Generator().manual_seed(seed)
-    if dtype == torch.bool:
-        return torch.rand(shape, generator=generator) < 0.5
-    count = int(np.prod(shape)) * dtype.itemsize
-    raw = torch.randint(0, 256, (count,), generator=generator, dtype=torch.uint8)
-    return raw.view(dtype).view(shape) if count else torch.empty(shape, dtype=dtype)
 
 
 LAYOUTS = {
@@ -140,7 +120,7 @@ def test_a_few_rows_of_any_stride_survive(rows):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tensor_without_dims_survives(way):
-    received = WAYS[way](Outgoing(TensorDict({"x": torch.tensor(2.5)}, batch_size=[])))
+    received = WAYS[way](OutgoingBatch(TensorDict({"x": torch.tensor(2.5)}, batch_size=[])))
     assert received.batch_size == received["x"].shape == ()
     assert received["x"].item() == 2.5
 
@@ -272,6 +252,52 @@ def test_bytes_leave_the_stream_and_are_not_copied():
     assert len(head) < 1500
     start = data.batch["x"].data_ptr() + 8000
     assert np.frombuffer(next(b.raw() for b in buffers if b.raw().nbytes == 8000)).ctypes.data == start
+
+
+def test_tensors_in_objects_send_themselves_and_not_their_storage():
+    whole = torch.rand(8, 100_000)
+    jagged_row = jagged(2, 1)
+    objects = [{"image": (row, [row.half()]), "jagged": jagged_row} for row in whole]
+    data = DataProto(None, {"o": objects, "t": list(whole)}, {"first": whole[0], "all": [whole[:2]]})
+    sent = [pickle.dumps(chunk) for chunk in data.select(meta_info_keys=[]).chunk(4)]
+    assert sum(map(len, sent)) < 3_200_000 * 1.5 + 3_200_000 + 40_000
+    again = in_band(data)
+    assert again == data
+    assert again.non_tensor_batch["o"][0]["image"][0].untyped_storage().nbytes() == 400_000
+    again.non_tensor_batch["o"][0]["image"][0].zero_()
+    assert whole[0].sum() > 0
+
+
+def test_a_tensor_met_twice_is_sent_once():
+    shared = torch.rand(10_000)
+    data = DataProto(None, {"o": [shared, {"x": shared}, [shared]]}, {"m": shared})
+    sent = pickle.dumps(data)
+    assert len(sent) < 45_000
+    again = pickle.loads(sent)
+    assert again.non_tensor_batch["o"][0] is again.non_tensor_batch["o"][1]["x"] is again.meta_info["m"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_survives_inside_objects(dtype):
+    tensor = random_tensor(dtype, (2, 3))
+    for way in WAYS.values():
+        arrived = way(DataProto(None, {"o": [{"x": [tensor[1]]}]})).non_tensor_batch["o"][0]["x"][0]
+        assert (arrived.dtype, arrived.shape, raw(arrived)) == (dtype, (3,), raw(tensor[1]))
+
+
+def test_odd_objects_travel_as_pickle_has_them():
+    endless = [torch.ones(1)]
+    endless.append(endless)
+    parameter, sparse = torch.nn.Parameter(torch.ones(2)), torch.eye(2).to_sparse()
+    inner = np.empty(2, dtype=object)
+    inner[:] = [torch.ones(2)[:1], None]
+    again = in_band(DataProto(None, {"o": [endless, parameter, sparse, inner, pickle.dumps, range(2)]}))
+    found = again.non_tensor_batch["o"]
+    assert found[0][0].item() == found[0][1][0].item() == 1
+    assert type(found[1]) is torch.nn.Parameter
+    assert found[2].is_sparse
+    assert found[3][0].untyped_storage().nbytes() == 4
+    assert found[4:].tolist() == [pickle.dumps, range(2)]
 
 
 # ---- whose memory it is
