@@ -6,9 +6,8 @@ READY := $(VENV)/.ready
 OUT ?=
 
 <<<<<<< HEAD
-.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-trl clean
+.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-trl clean
 =======
-.PHONY: setup demo test test-long check format bench bench-ray bench-trl bench-data clean
 >>>>>>> runtime-data
 
 setup: $(READY)
