@@ -5,10 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
-<<<<<<< HEAD
 .PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-trl clean
-=======
->>>>>>> runtime-data
 
 setup: $(READY)
 
