@@ -50,7 +50,7 @@ class OpStarted(Event):
 class OpFinished(Event):
     """An op is done; ``driver_bytes`` is what the executor and its processes told each other of the op's rows.
 
-    ``tokens`` counts those of the rows that it wrote, prompt and response, where it wrote any.
+    ``tokens`` counts those of the responses that it wrote, where it wrote any.
     """
 
     pipeline: str

@@ -63,7 +63,7 @@ class Teller:
                 seconds=seconds,
                 cpu_seconds=sum(report.cpu_seconds for report in reports),
                 driver_bytes=sent_bytes + sum(report.row_bytes for report in reports),
-                tokens=sum(int(report.num_tokens.sum()) for report in reports if report.num_tokens is not None),
+                tokens=sum(report.response_tokens for report in reports),
             )
         )
 

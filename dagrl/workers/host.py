@@ -100,7 +100,8 @@ class NodeReport:
     """What the driver learns of a task: counts, metrics and state, never a column.
 
     ``metrics`` are the node's own, ``statistics`` those of the row columns it wrote. ``kept`` are the row ids that a
-    filter let pass; ``num_tokens`` counts the tokens of each row, where they are written. ``bytes`` are those of the
+    filter let pass; ``num_tokens`` counts the tokens of each row, and ``response_tokens`` those of all responses, where
+    they are written. ``bytes`` are those of the
     written tensors. ``samples`` are texts of a few rows, on rank 0 of a node that scores; ``held`` is what the process
     holds after it. ``printed`` is what the node wrote to the console of another process.
     """
@@ -114,6 +115,7 @@ class NodeReport:
     bytes: int
     kept: Int64[Tensor, " K"] | None = None
     num_tokens: Int32[Tensor, " B"] | None = None
+    response_tokens: int = 0
     samples: tuple[SampledRow, ...] = ()
     held: HeldBytes | None = None
     printed: str = ""
@@ -194,6 +196,7 @@ class NodeHost(Worker):
             bytes=sum(column.nbytes for column in kept.values() if isinstance(column, Tensor)),
             kept=None if output.flags is None else passed.row_ids,
             num_tokens=_num_tokens(output.columns),
+            response_tokens=_response_tokens(output.columns),
             samples=self._sampled(task.pipeline, rows, output.columns),
             held=self._held(),
         )
@@ -291,3 +294,8 @@ def source_rows(group_ids: Int64[Tensor, " M"], n: int) -> Rows:
 def _num_tokens(columns: Columns) -> Int32[Tensor, " B"] | None:
     mask = columns.get("attention_mask")
     return mask.sum(1, dtype=torch.int32) if isinstance(mask, Tensor) else None
+
+
+def _response_tokens(columns: Columns) -> int:
+    mask = columns.get("response_mask")
+    return int(mask.sum()) if isinstance(mask, Tensor) else 0

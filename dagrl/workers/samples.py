@@ -63,13 +63,28 @@ class SampleKeeper:
 def _spread(known: list[tuple[float, dict[str, str]]]) -> list[tuple[float, dict[str, str]]]:
     """As many as are shown: half of them with the highest rewards, half with the lowest, a row without one among them.
 
-    Of equal rewards the first rows come, and the highest of all first.
+    Prompts are not shown twice while there are others; of equal rewards the first rows come; the highest come first.
     """
-    ranked = sorted(known, key=lambda one: -math.inf if math.isnan(one[0]) else one[0], reverse=True)
-    if len(ranked) <= _SHOWN:
-        return ranked
-    lowest = sorted(known, key=lambda one: -math.inf if math.isnan(one[0]) else one[0])
-    return [*ranked[: _SHOWN // 2], *reversed(lowest[: _SHOWN // 2])]
+    ranked = sorted(known, key=_reward, reverse=True)
+    highest = _of_different_prompts(ranked)[: -(-_SHOWN // 2)]
+    others = [one for one in sorted(known, key=_reward) if all(one is not each for each in highest)]
+    shown = {texts.get("messages") for _, texts in highest}
+    fresh = [one for one in others if one[1].get("messages") not in shown]
+    lowest = _of_different_prompts([*fresh, *(one for one in others if one[1].get("messages") in shown)])
+    return sorted([*highest, *lowest[: _SHOWN // 2]], key=_reward, reverse=True)
+
+
+def _of_different_prompts(rows: list[tuple[float, dict[str, str]]]) -> list[tuple[float, dict[str, str]]]:
+    """The first row of each prompt, and after them the rest."""
+    firsts: dict[str | None, int] = {}
+    for place, (_, texts) in enumerate(rows):
+        firsts.setdefault(texts.get("messages"), place)
+    places = sorted(range(len(rows)), key=lambda place: firsts[rows[place][1].get("messages")] != place)
+    return [rows[place] for place in places]
+
+
+def _reward(one: tuple[float, dict[str, str]]) -> float:
+    return -math.inf if math.isnan(one[0]) else one[0]
 
 
 def _sample(value: float, texts: Mapping[str, str]) -> SampledRow:

@@ -81,7 +81,7 @@ def test_scored_rows_are_sampled_with_their_prompts(slow_walk: list[Event]) -> N
 
 def test_ops_that_write_tokens_say_how_many(slow_walk: list[Event]) -> None:
     tokens = {event.op: event.tokens for event in slow_walk if isinstance(event, OpFinished)}
-    assert tokens["generate"] > 4
+    assert 4 <= tokens["generate"] <= 4 * 2  # four responses of at most two tokens, no prompts
     assert tokens["prompts"] == tokens["slow_score"] == 0
 
 

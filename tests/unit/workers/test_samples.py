@@ -54,7 +54,27 @@ def test_highest_and_lowest_rewards_are_shown():
 def test_of_equal_rewards_the_first_rows_are_shown():
     numbers = list(range(8))
     found = keeper(numbers).look(rows(*numbers), {"rewards": torch.tensor([1.0, 0, 1, 0, 1, 0, 1, 0])})
-    assert [each.response for each in found] == ["r0", "r2", "r3", "r1"]
+    assert [each.response for each in found] == ["r0", "r2", "r1", "r3"]
+
+
+def of_one_group_each(prompts, rewards):
+    numbers = list(range(len(prompts)))
+    kept = SampleKeeper()
+    kept.look(rows(*numbers), {"messages": asked(*prompts), "response_text": texts(*(f"r{n}" for n in numbers))})
+    return [each.response for each in kept.look(rows(*numbers), {"rewards": torch.tensor(rewards)})]
+
+
+def test_prompts_are_not_shown_twice_while_there_are_others():
+    assert of_one_group_each("aabbccdd", [1.0, 1, 1, 0, 0, 0, 0, 0]) == ["r0", "r2", "r4", "r6"]
+
+
+def test_rows_of_one_prompt_are_shown_where_there_is_no_other():
+    assert of_one_group_each("aaaaaa", [1.0, 0, 1, 0, 1, 0]) == ["r0", "r2", "r1", "r3"]
+
+
+def test_fewer_rows_than_are_shown_are_shown_all():
+    assert of_one_group_each("ab", [0.0, 1.0]) == ["r1", "r0"]
+    assert of_one_group_each("aab", [0.0, 1.0, 0.5]) == ["r1", "r2", "r0"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
