@@ -5,10 +5,11 @@ Nothing here loads torch: the thread count must be set before.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from pathlib import Path
 from types import FunctionType
@@ -18,9 +19,12 @@ import ray
 from ray import _private  # pyright: ignore[reportPrivateUsage] - what Ray put on sys.path is known there alone
 from ray.cloudpickle import cloudpickle
 
+from dagrl.controller.colocated import role_of
+from dagrl.controller.decorator import registration_of
 from dagrl.controller.failures import RemoteFault, Seat, announce_exits, count_oom_kills, fault_of
+from dagrl.controller.shards import Received, receive
 from dagrl.controller.worker import Identity, born_as, free_port
-from dagrl.controller.worker_group import ClassWithInitArgs
+from dagrl.controller.worker_group import ClassWithInitArgs, public_methods
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ class Host:
 
     _place: Place
     _seat: Seat
-    _worker: Any
+    _master_port: int
+    _worker: Any = None
+    _methods: Mapping[str, FunctionType]
 
     def dagrl_prepare(self, place: Place) -> tuple[Seat, int]:
         """Set up the process; return where it is, and a free port."""
@@ -76,6 +82,8 @@ class Host:
             master_addr,
             master_port,
         )
+        self._master_port = master_port
+        self._methods = public_methods(maker.cls)
         os.environ.update(identity.env())
         if master_addr.startswith("127."):
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -86,14 +94,28 @@ class Host:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the workers' own code
             raise self._fault(error, "__init__") from None
 
+    def dagrl_introduce(self) -> tuple[Seat, int, type]:
+        """Where the worker is, rank 0's port and the worker's class, for who finds it by name."""
+        return self._seat, self._master_port, type(self._worker)
+
+    def dagrl_ping(self) -> None:
+        """Come back: the process lives."""
+
     def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
-            return getattr(self._worker, method)(*args, **kwargs)
+            given = self._received(method, args, kwargs)
+            return given.answer(getattr(self._worker, method)(*given.args, **given.kwargs))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the workers' own code
             raise self._fault(error, method) from None
 
+    def _received(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Received:
+        registration = registration_of(self._methods[method])
+        return receive(args, kwargs, materialize=registration is None or registration.materialize_futures)
+
     def _fault(self, error: BaseException, method: str) -> RemoteFault:
-        return fault_of(error, self._seat, method, _pickled(error))
+        role, own = role_of(type(self._worker), method)
+        seat = replace(self._seat, group=role) if role else self._seat
+        return fault_of(error, seat, own, _pickled(error))
 
 
 class AsyncHost(Host):
@@ -105,7 +127,8 @@ class AsyncHost(Host):
 
     async def _run_async(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
-            return await getattr(self._worker, method)(*args, **kwargs)
+            given = await asyncio.to_thread(self._received, method, args, kwargs)
+            return given.answer(await getattr(self._worker, method)(*given.args, **given.kwargs))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the workers' own code
             raise self._fault(error, method) from None
 
