@@ -27,8 +27,10 @@ def create_colocated_worker_raw_cls(class_dict: Mapping[str, ClassWithInitArgs])
 
 
 def colocated_class(name: str, base: type, class_dict: Mapping[str, ClassWithInitArgs]) -> Any:
-    """A class called ``name`` on ``base`` with a worker of each role, and for each of their public methods
-    one that is called ``{role}_{method}``, registered as that is; direct rollout methods also under their own name.
+    """A class called ``name`` on ``base`` with a worker of each role.
+
+    For each of their public methods it has one called ``{role}_{method}``, registered as that is; direct rollout
+    methods are there under their own names too.
     """
     makers = {role: maker.plain for role, maker in class_dict.items()}
     if not makers:
@@ -45,7 +47,9 @@ def colocated_class(name: str, base: type, class_dict: Mapping[str, ClassWithIni
     for role, maker in makers.items():
         for shown, method in _methods_of(role, maker.cls):
             if shown in names or shown in public_methods(base):
-                raise DispatchError(f"role `{role}` has a method `{method}`, and `{shown}` there is already: rename one")
+                raise DispatchError(
+                    f"role `{role}` has a method `{method}`, and `{shown}` there is already: rename one"
+                )
             names[shown] = _forward(role, method, public_methods(maker.cls)[method])
     roles = {role: maker.cls for role, maker in makers.items()}
     return type(name, (base,), {"__module__": "dagrl_workers", "__init__": construct, ROLES: roles, **names})

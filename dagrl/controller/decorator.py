@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dagrl.controller import dispatch
-from dagrl.controller.shares import Rule, Weigh
+from dagrl.controller.shares import IN_ORDER, Rule, Weigh
 from dagrl.controller.split_dispatch import CollectBatches, SplitDispatch, collect_each
 from dagrl.errors import DispatchError
 
@@ -92,7 +92,7 @@ class Registration:
     execute_mode: Execute
     blocking: bool
     materialize_futures: bool
-    rule: Rule = Rule()
+    rule: Rule = IN_ORDER
 
     def mode(self) -> Mode:
         """The functions that dispatch and collect a call."""
@@ -134,9 +134,7 @@ def register(
     """
     if not isinstance(execute_mode, Execute):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DispatchError(f"execute_mode={execute_mode!r} is none: use `Execute.ALL` or `Execute.RANK_ZERO`")
-    registration = Registration(
-        dispatch_mode, execute_mode, blocking, materialize_futures, Rule(group_by, balance)
-    )
+    registration = Registration(dispatch_mode, execute_mode, blocking, materialize_futures, Rule(group_by, balance))
     registration.mode()
 
     def mark(method: _Method) -> _Method:

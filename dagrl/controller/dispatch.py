@@ -1,4 +1,4 @@
-"""The functions of the dispatch modes that split nothing: what each rank is called with, and what becomes of the results."""
+"""The functions of the modes that split no batch: what each rank is called with, and what becomes of the results."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol

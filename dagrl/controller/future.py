@@ -8,6 +8,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dagrl.controller.batches import is_batch
+from dagrl.controller.shards import Misfit, Placed
 from dagrl.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -119,8 +121,6 @@ def join_shards(outputs: Sequence[Any]) -> Any:
     Raises:
         DispatchError: when a rank returned anything else.
     """
-    from dagrl.controller.shards import Misfit, Placed, is_batch
-
     if all(output is None for output in outputs):
         return None
     for rank, output in enumerate(outputs):

@@ -33,7 +33,7 @@ class Mesh:
         """The mesh that the workers describe, in rank order.
 
         Raises:
-            DispatchError: when a rank knows no such mesh, a dp rank is missing, or not exactly one rank collects for it.
+            DispatchError: when a rank knows no such mesh, or not exactly one rank collects for each dp rank.
         """
         known = {rank: place for rank, place in enumerate(places) if place is not None}
         missing = sorted(set(range(len(places))) - set(known))

@@ -10,8 +10,8 @@ from dagrl.controller.colocated import role_of
 from dagrl.controller.decorator import registration_of
 from dagrl.controller.failures import Seat, fault_of, worker_error
 from dagrl.controller.future import Pending
+from dagrl.controller.received import receive
 from dagrl.controller.resource_pool import ResourcePool
-from dagrl.controller.shards import receive
 from dagrl.controller.worker import Identity, born_as, check_worker_env, free_port
 from dagrl.controller.worker_group import ClassWithInitArgs, RankCall, WorkerGroup
 from dagrl.errors import DispatchError, WorkerError

@@ -73,7 +73,10 @@ def split_resource_pool(
     first = resource_pool.start_bundle_index if isinstance(resource_pool, SubRayResourcePool) else 0
     groups = resource_pool.get_placement_groups()
     starts = accumulate(sizes[:-1], initial=first)
-    return [SubRayResourcePool(groups, start, size, **_options(resource_pool)) for start, size in zip(starts, sizes)]
+    return [
+        SubRayResourcePool(groups, start, size, **_options(resource_pool))
+        for start, size in zip(starts, sizes, strict=True)
+    ]
 
 
 def merge_resource_pool(rp1: RayResourcePool, rp2: RayResourcePool) -> RayResourcePool:
@@ -116,7 +119,7 @@ class _MergedPool(RayResourcePool):
 
 @dataclass
 class ResourcePoolManager:
-    """The pools of a program by name, and which role is on which: ``{"global": [8, 8]}`` and ``{"actor": "global"}``."""
+    """The pools of a program by name, ``{"main": [8, 8]}``, and which role is on which, ``{"actor": "main"}``."""
 
     resource_pool_spec: dict[str, list[int]]
     mapping: Mapping[Any, str]

@@ -22,7 +22,7 @@ from ray.cloudpickle import cloudpickle
 from dagrl.controller.colocated import role_of
 from dagrl.controller.decorator import registration_of
 from dagrl.controller.failures import RemoteFault, Seat, announce_exits, count_oom_kills, fault_of
-from dagrl.controller.shards import Received, receive
+from dagrl.controller.received import Received, receive
 from dagrl.controller.worker import Identity, born_as, free_port
 from dagrl.controller.worker_group import ClassWithInitArgs, public_methods
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dagrl.errors import DispatchError
@@ -32,6 +33,10 @@ class Rule:
     def keeps_order(self) -> bool:
         """Whether the ranks' rows in rank order are the batch's."""
         return self.group_by is None and self.balance is None
+
+
+#: Blocks of neighbouring rows.
+IN_ORDER = Rule()
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ def _blocks(rows: int, parts: int, *, padded: bool) -> list[Share]:
     if not padded or rows % parts == 0:
         size, longer = divmod(rows, parts)
         bounds = [part * size + min(part, longer) for part in range(parts + 1)]
-        return [Share(range(start, end)) for start, end in zip(bounds, bounds[1:], strict=False)]
+        return [Share(range(start, end)) for start, end in pairwise(bounds)]
     size = -(-rows // parts)
     return [_block(part * size, size, rows) for part in range(parts)]
 

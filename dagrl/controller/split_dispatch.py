@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from dagrl.controller.batches import is_batch
 from dagrl.controller.dispatch import Arguments
 from dagrl.controller.future import DataProtoFuture, join_shards
 from dagrl.controller.mesh import Mesh
-from dagrl.controller.shards import ORDERS_KEY, Misfit, Orders, Part, Placed, Split, is_batch
-from dagrl.controller.shares import Rule
+from dagrl.controller.received import ORDERS_KEY, Orders, Part
+from dagrl.controller.shards import Misfit, Placed, Split
+from dagrl.controller.shares import IN_ORDER, Rule
 from dagrl.errors import DispatchError
 
 #: The keyword under which a dispatch function says that all ranks got equally many rows, none of them padding.
@@ -43,7 +45,7 @@ class SplitDispatch:
     padded: bool = True
     with_func: bool = False
     mesh_name: str | None = None
-    rule: Rule = Rule()
+    rule: Rule = IN_ORDER
     materialize: bool = True
 
     def __call__(self, group: HasMesh, *args: Any, **kwargs: Any) -> Arguments:
@@ -124,9 +126,7 @@ def make_nd_compute_dataproto_dispatch_fn(mesh_name: str) -> dict[str, Callable[
     return {"dispatch_fn": SplitDispatch(mesh_name=mesh_name), "collect_fn": CollectBatches(mesh_name)}
 
 
-def _items(
-    values: Mapping[int | str, Any], split: Split, part: int, *, shards: bool = False
-) -> dict[int | str, Any]:
+def _items(values: Mapping[int | str, Any], split: Split, part: int, *, shards: bool = False) -> dict[int | str, Any]:
     """The arguments of one dp rank."""
 
     def item(value: Any) -> Any:
