@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -121,9 +122,23 @@ class Host:
 class AsyncHost(Host):
     """The host of a worker with async methods.
 
-    Ray runs an actor that has any coroutine on an event loop, where a call may overtake one that came before it and a
-    method that waits for another process stops all others: so only these workers get it.
+    Ray runs an actor that has any coroutine on an event loop, where a call may overtake one that came before it: so
+    only these workers get it. Their other methods, and what waits for futures, run in threads beside the loop, for one
+    that waited in it would stop the method that it waits for.
     """
+
+    _thread: ThreadPoolExecutor
+
+    async def dagrl_construct(self, *args: Any) -> None:
+        """Construct the worker in the thread of its methods."""
+        self._thread = ThreadPoolExecutor(1)
+        await self._beside(super().dagrl_construct, *args)
+
+    async def _run_beside(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return await self._beside(self._run, method, args, kwargs)
+
+    async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
     async def _run_async(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
@@ -135,11 +150,11 @@ class AsyncHost(Host):
 
 def host_class(name: str, methods: Mapping[str, FunctionType]) -> type[Host]:
     """A host class called ``name`` with these methods, to be sent by value."""
+    base = AsyncHost if any(map(iscoroutinefunction, methods.values())) else Host
     forwards: dict[str, Any] = {
-        method: _forward_async(method) if iscoroutinefunction(function) else _forward(method)
+        method: _forward(method) if base is Host else _forward_async(method, waits=iscoroutinefunction(function))
         for method, function in methods.items()
     }
-    base = AsyncHost if any(map(iscoroutinefunction, methods.values())) else Host
     made: type[Any] = type(name, (base,), {"__module__": "dagrl_workers", **forwards})
     return made
 
@@ -151,9 +166,10 @@ def _forward(method: str) -> Any:
     return forward
 
 
-def _forward_async(method: str) -> Any:
+def _forward_async(method: str, *, waits: bool) -> Any:
     async def forward(self: AsyncHost, *args: Any, **kwargs: Any) -> Any:
-        return await self._run_async(method, args, kwargs)  # pyright: ignore[reportPrivateUsage]
+        run = self._run_async if waits else self._run_beside  # pyright: ignore[reportPrivateUsage]
+        return await run(method, args, kwargs)
 
     return forward
 

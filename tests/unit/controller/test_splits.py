@@ -1,6 +1,5 @@
 """Splitting a batch over ranks and collecting it again: nothing is lost, doubled, reordered or shared."""
 
-import pickle
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -163,7 +162,8 @@ def expected(data: DataProto) -> DataProto:
 def as_bytes(data: DataProto) -> bytes:
     assert data.batch is not None
     tensors = {name: data.batch[name].numpy().tobytes() for name in sorted(data.batch.keys())}
-    return pickle.dumps((tensors, [[*v] for _, v in sorted(data.non_tensor_batch.items())], data.meta_info))
+    objects = [[*values] for _, values in sorted(data.non_tensor_batch.items())]
+    return repr((tensors, objects, data.meta_info)).encode()
 
 
 GROUPS: dict[int, Any] = {}
