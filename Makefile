@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
-.PHONY: setup demo test test-long check format bench bench-ray bench-trl clean
+.PHONY: setup demo test test-long check format bench bench-controller bench-ray bench-trl clean
 
 setup: $(READY)
 
@@ -40,6 +40,9 @@ bench: $(READY)
 
 bench-ray: $(READY)
 	$(BIN)/python -m tests.bench.ray_step $(ARGS)
+
+bench-controller: $(READY)
+	$(BIN)/python -m tests.bench.controller $(ARGS)
 
 bench-trl: $(READY)
 	$(BIN)/python -m tests.bench.versus_trl $(ARGS)

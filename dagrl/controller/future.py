@@ -33,6 +33,29 @@ class Pending(Protocol):
         ...
 
 
+class Chosen:
+    """A call of which the outputs of some ranks alone count; the others are awaited, and may fail, as well."""
+
+    def __init__(self, pending: Pending, ranks: Sequence[int]) -> None:
+        self._pending = pending
+        self._ranks = ranks
+
+    @property
+    def refs(self) -> list[Any]:
+        """One reference for each rank that counts."""
+        every = list(self._pending.refs)
+        return [every[rank] for rank in self._ranks]
+
+    def poll(self) -> bool:
+        """Whether every rank has returned; raises the error of one that failed."""
+        return self._pending.poll()
+
+    def outputs(self, timeout: float | None, deadline: float | None) -> list[Any]:
+        """What the ranks that count returned."""
+        every = self._pending.outputs(timeout, deadline)
+        return [every[rank] for rank in self._ranks]
+
+
 class CallFuture:
     """The result of a call that may still run."""
 
@@ -105,10 +128,12 @@ class DataProtoFuture:
             WorkerError: when a worker that was to make a shard failed or is lost.
             TimeoutError: when it takes longer.
         """
-        if self.pending is not None:
-            self.pending.outputs(timeout, deadline)  # raises what is the matter with any rank
         limits = [limit for limit in (timeout, deadline) if limit is not None]
-        whole = self.collect_fn(_values(self.futures, min(limits) if limits else None))
+        if self.pending is not None:
+            shards = self.pending.outputs(timeout, deadline)
+        else:
+            shards = _values(self.futures, min(limits) if limits else None)
+        whole = self.collect_fn(shards)
         return whole if self.dispatch_fn is None else self.dispatch_fn(whole)
 
     def __getstate__(self) -> dict[str, Any]:

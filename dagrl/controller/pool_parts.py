@@ -36,7 +36,7 @@ class SubRayResourcePool(RayResourcePool):
             raise ClusterError([Problem(what, fix="give `start_bundle_index` and `subgroup_world_size` within them")])
         self._bundles = every[start_bundle_index:end]
         sizes = [len(list(same)) for _, same in groupby(self._bundles, key=lambda bundle: bundle[0])]
-        super().__init__(**{**kwargs, "process_on_nodes": sizes})
+        super().__init__(sizes, **{name: value for name, value in kwargs.items() if name != "process_on_nodes"})
         self.start_bundle_index = start_bundle_index
         self.subgroup_world_size = subgroup_world_size
         self._groups = list(placement_groups)

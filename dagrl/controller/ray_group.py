@@ -13,6 +13,7 @@ from dagrl.controller.failures import Seat
 from dagrl.controller.ray_crew import CrewStart, RayClassWithInitArgs, RayCrew
 from dagrl.controller.ray_pending import RayPending
 from dagrl.controller.ray_pool import RayResourcePool
+from dagrl.controller.ray_sending import Sending
 from dagrl.controller.resource_pool import ResourcePool
 from dagrl.controller.worker import Worker
 from dagrl.controller.worker_group import ClassWithInitArgs, RankCall, WorkerGroup
@@ -20,9 +21,6 @@ from dagrl.errors import ClusterError, DispatchError, Problem, WorkerError
 
 #: The steps of starting a worker, as errors name them.
 _SHOWN = {"dagrl_prepare": "the start", "dagrl_construct": "__init__"}
-#: Arguments of these types are sent to each rank; others that several ranks get are stored once.
-_SMALL = (type(None), bool, int, float, complex, ray.ObjectRef)
-_SMALL_BYTES = 1024
 
 
 class RayWorkerGroup(WorkerGroup):
@@ -143,11 +141,11 @@ class RayWorkerGroup(WorkerGroup):
         if self.failure is not None:
             raise self.failure
         theirs = f"{self.role}_{method}" if self.role and not method.startswith("dagrl_") else method
-        once = _Once(calls)
+        sending = Sending(calls)
         refs: dict[int, Any] = {}
         for rank, (args, kwargs) in calls.items():
             try:
-                sent = tuple(map(once.sent, args)), {name: once.sent(value) for name, value in kwargs.items()}
+                sent = tuple(map(sending.sent, args)), {name: sending.sent(value) for name, value in kwargs.items()}
                 refs[rank] = getattr(self._crew.handles[rank], theirs).remote(*sent[0], **sent[1])
             except TypeError as error:
                 said = f"`{method}` cannot be called on rank {rank}: {_first_line(error)}"
@@ -215,27 +213,6 @@ def create_colocated_worker_cls_fused(class_dict: Mapping[str, ClassWithInitArgs
     made = RayClassWithInitArgs(ray.remote(create_colocated_worker_raw_cls(class_dict)))
     made.fused_worker_used = True
     return made
-
-
-class _Once:
-    """Arguments that several ranks get, each put into the object store once."""
-
-    def __init__(self, calls: Mapping[int, RankCall]) -> None:
-        counts: dict[int, int] = {}
-        for args, kwargs in calls.values():
-            for value in (*args, *kwargs.values()):
-                counts[id(value)] = counts.get(id(value), 0) + 1
-        self._shared = {number for number, count in counts.items() if count > 1}
-        self._refs: dict[int, Any] = {}
-
-    def sent(self, value: Any) -> Any:
-        """The value, or a reference to it."""
-        small = isinstance(value, _SMALL) or (isinstance(value, str | bytes) and len(value) < _SMALL_BYTES)
-        if small or id(value) not in self._shared:
-            return value
-        if id(value) not in self._refs:
-            self._refs[id(value)] = ray.put(value)
-        return self._refs[id(value)]
 
 
 def _check_lifetimes(pool: RayResourcePool, *, detached: bool) -> None:

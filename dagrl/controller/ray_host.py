@@ -129,10 +129,12 @@ class AsyncHost(Host):
 
     _thread: ThreadPoolExecutor
 
-    async def dagrl_construct(self, *args: Any) -> None:
+    async def dagrl_construct(  # pyright: ignore[reportIncompatibleMethodOverride] - Ray awaits it
+        self, maker: ClassWithInitArgs, master_addr: str, master_port: int
+    ) -> None:
         """Construct the worker in the thread of its methods."""
         self._thread = ThreadPoolExecutor(1)
-        await self._beside(super().dagrl_construct, *args)
+        await self._beside(super().dagrl_construct, maker, master_addr, master_port)
 
     async def _run_beside(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return await self._beside(self._run, method, args, kwargs)

@@ -93,16 +93,12 @@ class CollectBatches:
 
     def __call__(self, group: HasMesh, outputs: list[Any]) -> Any:
         """The call's result from what every rank returned."""
-        return self.joined(self.chosen(group, outputs))
+        return self.joined([outputs[rank] for rank in group.mesh(self.mesh_name).collecting])
 
     @property
     def joined(self) -> Callable[[list[Any]], Any]:
         """What makes one batch of the collecting ranks'."""
         return join_shards
-
-    def chosen(self, group: HasMesh, by_rank: list[Any]) -> list[Any]:
-        """Of one thing for each rank those of the collecting ranks, by dp rank."""
-        return [by_rank[rank] for rank in group.mesh(self.mesh_name).collecting]
 
 
 def collect_each(group: HasMesh, outputs: list[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from dagrl.controller.decorator import Mode, Registration, registration_of
 from dagrl.controller.dispatch import ArgumentError, check_per_rank
-from dagrl.controller.future import CallFuture, DataProtoFuture, Pending
+from dagrl.controller.future import CallFuture, Chosen, DataProtoFuture, Pending
 from dagrl.controller.mesh import Mesh
 from dagrl.controller.resource_pool import ResourcePool
 from dagrl.controller.split_dispatch import EVEN_KEY, CollectBatches
@@ -232,7 +232,8 @@ class WorkerGroup:
         pending = self.submit(method, calls)
         collect = mode.collect_fn
         if not registration.blocking and isinstance(collect, CollectBatches):
-            return DataProtoFuture(collect.joined, collect.chosen(self, list(pending.refs)), even=even, pending=pending)
+            chosen = Chosen(pending, self.mesh(collect.mesh_name).collecting)
+            return DataProtoFuture(collect.joined, chosen.refs, even=even, pending=chosen)
         future = CallFuture(pending, partial(self._collected, mode))
         return future.get(deadline=self._deadline) if registration.blocking else future
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import ray
 import torch
 
@@ -29,7 +28,6 @@ from dagrl.controller import (
 from dagrl.data import DataProto
 
 ship_by_value(sys.modules[__name__])
-MIB = 1 << 20
 
 
 class Echo(Worker):
@@ -38,7 +36,7 @@ class Echo(Worker):
     @register(Dispatch.ONE_TO_ALL)
     def nothing(self, value: Any = None) -> None: ...
 
-    @register(Dispatch.DP_COMPUTE_PROTO)
+    @register(Dispatch.DP_COMPUTE_PROTO, blocking=False)
     def take(self, data: DataProto) -> None: ...
 
     @register(Dispatch.DP_COMPUTE_PROTO, blocking=False)
@@ -54,7 +52,7 @@ class Echo(Worker):
 class Plain:
     """An actor without a group."""
 
-    def nothing(self) -> None: ...
+    def nothing(self, value: Any = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -73,15 +71,22 @@ class Row:
         return f"{self.what:44}{self.ours:9.2f}   {self.floor_of:28}{self.floor:9.2f} {limit}"
 
 
-def median(action: Callable[[], Any], repeats: int) -> float:
-    """The median milliseconds of the action, after one that does not count."""
-    action()
-    taken: list[float] = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        action()
-        taken.append(time.perf_counter() - begun)
-    return 1e3 * statistics.median(taken)
+def medians(repeats: int, **actions: Callable[[], Any]) -> dict[str, float]:
+    """The median milliseconds of each action; they take turns, so that a neighbour's load meets all alike.
+
+    A function that an action returns is called afterwards, and not timed.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(repeats + 2):
+        for name, action in actions.items():
+            begun = time.perf_counter()
+            after = action()
+            seconds = time.perf_counter() - begun
+            if callable(after):
+                after()
+            if turn > 1:
+                taken[name].append(seconds)
+    return {name: 1e3 * statistics.median(seconds) for name, seconds in taken.items()}
 
 
 def batch(mib: int) -> DataProto:
@@ -95,37 +100,53 @@ def measure(ranks: int, mib: int) -> list[Row]:
     first: Any = RayWorkerGroup(pool, RayClassWithInitArgs(Echo), name_prefix="first")
     second: Any = RayWorkerGroup(pool, RayClassWithInitArgs(Echo), name_prefix="second")
     plain = [ray.remote(Plain).options(num_cpus=0).remote() for _ in range(ranks)]
-    data, raw = batch(mib), np.ones(mib * MIB, dtype=np.uint8)
+    data = batch(mib)
+    raw = data.batch["x"].numpy()
     for group in (first, second):
-        group.take(batch(1))
+        group.take(batch(1)).get()
 
-    noop = median(lambda: ray.get([actor.nothing.remote() for actor in plain]), 200)
-    one_to_all = median(first.nothing, 200)
-    put = median(lambda: ray.put(raw), 15)
-    memcpy = median(raw.copy, 15)
     stored = ray.put(raw)
-    by_reference = median(lambda: first.nothing(stored), 50)
-    send = median(lambda: first.take(data), 15)
     small = DataProto.from_dict({"x": torch.zeros(ranks, dtype=torch.uint8)})
 
-    def alone() -> None:
-        ray.wait(first.make(small, mib * 1024, 1024).futures, num_returns=ranks, fetch_local=False)
+    def make() -> Any:
+        return first.make(small, mib * 1024, 1024)
 
-    def chain() -> None:
-        second.count(first.make(small, mib * 1024, 1024)).get()
-
-    made = first.make(small, mib * 1024, 1024)
-    assert made.poll() or made.pending is not None
-    ray.wait(made.futures, num_returns=ranks, fetch_local=False)
-    forwarded = median(lambda: second.count(made).get(), 30)
-    single, double = median(alone, 20), median(chain, 20)
+    made = make()
+    made.get()
+    refs = made.futures
+    calls = medians(
+        150,
+        noop=lambda: ray.get([actor.nothing.remote() for actor in plain]),
+        noop_with_reference=lambda: ray.get([actor.nothing.remote(stored) for actor in plain]),
+        one_to_all=first.nothing,
+        reference=lambda: first.nothing(stored),
+    )
+    sends = medians(
+        20,
+        put=lambda: ray.put(raw),
+        memcpy=raw.copy,
+        send=lambda: first.take(data).get,
+        taken=lambda: first.take(data).get(),
+        future=lambda: second.take(made).get(),
+        future_by_ray=lambda: ray.get([one.take.remote(ref) for one, ref in zip(second.workers, refs, strict=True)]),
+    )
+    chains = medians(
+        20,
+        one=lambda: ray.wait(make().futures, num_returns=ranks, fetch_local=False),
+        two=lambda: second.count(make()).get(),
+    )
+    noop, put = calls["noop"], sends["put"]
+    added = chains["two"] - chains["one"]
     rows = [
-        Row("ONE_TO_ALL", one_to_all, "slowest actor no-op", noop, 1.5 * noop + 1),
-        Row(f"call with {mib} MiB as a reference", by_reference, "slowest actor no-op", noop, 1.5 * noop + 1),
-        Row(f"first send of {mib} MiB", send, "ray.put of the bytes", put, 1.3 * put),
-        Row(f"ray.put of {mib} MiB", put, "memcpy", memcpy),
-        Row(f"call that is passed a future of {mib} MiB", forwarded, "slowest actor no-op", noop),
-        Row("second of two calls in a chain", double - single, f"the first, {mib} MiB", single, 10.0),
+        Row("ONE_TO_ALL", calls["one_to_all"], "slowest actor no-op", noop, 1.5 * noop + 1),
+        Row(f"call with {mib} MiB as a reference", calls["reference"], "slowest actor no-op", noop, 1.5 * noop + 1),
+        Row("  the same by Ray alone", calls["noop_with_reference"], "slowest actor no-op", noop),
+        Row(f"first send of {mib} MiB", sends["send"], "ray.put of the bytes", put, 1.3 * put),
+        Row("  until workers have it as tensors of theirs", sends["taken"], "memcpy", sends["memcpy"]),
+        Row("  ray.put", put, "memcpy", sends["memcpy"]),
+        Row(f"call that takes a future of {mib} MiB", sends["future"], "memcpy", sends["memcpy"]),
+        Row("  the same by Ray alone", sends["future_by_ray"], "memcpy", sends["memcpy"]),
+        Row("second of two calls in a chain", added, f"the first, {mib} MiB", chains["one"], 10.0),
     ]
     for group in (first, second):
         group.kill()

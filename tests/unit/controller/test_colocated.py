@@ -17,7 +17,6 @@ from dagrl.controller import (
     ResourcePool,
     Worker,
     WorkerGroup,
-    create_colocated_worker_cls,
     create_colocated_worker_cls_fused,
     create_colocated_worker_raw_cls,
     make_nd_compute_dataproto_dispatch_fn,
@@ -67,7 +66,7 @@ class Actor(Base):
         return self.rank, question
 
     @register(Dispatch.ONE_TO_ALL)
-    def fail(self, rank: int) -> None:
+    def explode(self, rank: int) -> None:
         if self.rank == rank:
             raise ValueError("boom")
 
@@ -142,13 +141,12 @@ def test_direct_rollout_methods_take_turns_and_have_no_prefix(group: Any) -> Non
     assert group.spawn(["actor"])["actor"].ask(question="r") == (0, "r")
 
 
-def test_a_failure_names_the_role_and_ends_all(make_group: Callable[..., WorkerGroup]) -> None:
-    group: Any = make_group(create_colocated_worker_cls(roles()).cls)
+def test_a_failure_names_the_role_and_ends_all(group: Any) -> None:
     spawned = group.spawn(["actor", "critic"])
     with pytest.raises(WorkerError) as caught:
-        spawned["actor"].fail(1)
+        spawned["actor"].explode(1)
     error = caught.value
-    assert str(error) == "`fail` failed on rank 1 of worker group `actor` (node 127.0.0.1): ValueError: boom"
+    assert str(error) == "`explode` failed on rank 1 of worker group `actor` (node 127.0.0.1): ValueError: boom"
     assert "dagrl/controller" not in error.worker_traceback
     for other in (group, spawned["critic"]):
         assert other.failure is error

@@ -180,6 +180,7 @@ def test_the_example_as_a_program(tmp_path: Path) -> None:
         assert line in done.stdout
 
 
+@pytest.mark.long
 def test_two_workers_without_a_group(ray_session: object) -> None:
     worker0, worker1 = MyNetWorker.remote(), MyNetWorker.remote()
     inputs, targets = torch.randn(16, 100), torch.randn(16, 1)
