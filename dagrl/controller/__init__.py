@@ -24,6 +24,7 @@ Names and arguments are verl's. What differs, and why:
 | a worker fails | Ray's error, peers stay blocked | `WorkerError`; all ranks end at once; `rebuild()` |
 | `worker_env` | may hide RANK and others | an error that names the key |
 | `detached` | names may clash | unique names, in the namespace `dagrl`; the pool must be detached too |
+| `RayClassWithInitArgs` | called, it starts an actor | called, it constructs the worker here |
 | `get_placement_groups` | by address as text | by address as a number |
 | `ResourcePoolManager` | GPUs | also CPUs, with `use_gpu=False` |
 | `NaiveWorkerGroup` | one worker | a worker for each rank, and the same dispatch and collect |

@@ -33,7 +33,7 @@ def _look_after(found: weakref.ref[RayWorkerGroup], seconds: float) -> None:
         group = found()
         if group is None or not ray.is_initialized():
             return
-        asked = _looked(group, asked) if not group.ended else {}
+        asked = _looked(group, asked) if group.standing else {}
         del group
 
 

@@ -58,12 +58,14 @@ class RayCrew:
         self.seats: dict[int, Seat] = {}
         self.port = 0
         self.ended = False
+        #: Whether the workers are constructed and have not been ended.
+        self.standing = False
         #: The bundles that the actors take a share of.
         self.bundles: frozenset[Bundle] = frozenset()
 
     def kill(self) -> None:
         """End the actors at once, whatever they do."""
-        self.ended = True
+        self.ended, self.standing = True, False
         for handle in self.handles:
             ray.kill(handle)
 
@@ -82,6 +84,7 @@ class RayCrew:
         plain = ray.put(start.maker.plain)
         construct = {rank: ((plain, self.seats[0].node_ip, self.port), {}) for rank in self.seats}
         ask("dagrl_construct", construct, end - time.monotonic())
+        self.standing = True
 
     def attach(self, names: Sequence[str], handles: Sequence[Any], ask: Ask, timeout: float) -> type:
         """Take over living workers, given in rank order by handles or else by names; their class.
@@ -101,6 +104,7 @@ class RayCrew:
             raise DispatchError(f"the workers are {shown}: give all ranks of one group in their order")
         self.seats = {seat.rank: seat for seat, _, _ in answers}
         self.port = answers[0][1]
+        self.standing = True
         return answers[0][2]
 
     def _create(self, pool: RayResourcePool, start: CrewStart) -> None:

@@ -130,6 +130,11 @@ class RayWorkerGroup(WorkerGroup):
         """Whether the workers have been ended."""
         return self._crew.ended
 
+    @property
+    def standing(self) -> bool:
+        """Whether the workers are constructed and have not been ended."""
+        return self._crew.standing
+
     def submit(self, method: str, calls: Mapping[int, RankCall]) -> RayPending:
         """Call the method on the ranks without waiting; what several of them get is stored once.
 

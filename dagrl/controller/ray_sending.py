@@ -13,9 +13,11 @@ from dagrl.controller.batches import as_proto, is_batch
 from dagrl.controller.shards import Shard
 from dagrl.controller.worker_group import RankCall
 
-#: Arguments of these types, and short texts, travel with each rank's call.
+#: Arguments of these types, texts below a size, and short containers of such travel with each rank's call:
+#: storing and fetching one takes longer than sending it again.
 _SMALL = (type(None), bool, int, float, complex, ray.ObjectRef)
-_SMALL_BYTES = 1024
+_SMALL_BYTES = 16384
+_SHORT = 32
 #: From this size on, batches are copied into the object store side by side.
 _LARGE_BYTES = 1 << 20
 _THREADS = 4
@@ -44,12 +46,22 @@ class Sending:
         number = id(value)
         if number in self._storing:
             return self._storing[number].result()
-        small = isinstance(value, _SMALL) or (isinstance(value, str | bytes) and len(value) < _SMALL_BYTES)
-        if small or self._counts[number] == 1:
+        if self._counts[number] == 1 or _is_small(value):
             return value
         if number not in self._refs:
             self._refs[number] = ray.put(value)
         return self._refs[number]
+
+
+def _is_small(value: Any) -> bool:
+    """Whether sending the value several times costs next to nothing; False where that cannot be told."""
+    if isinstance(value, str | bytes):
+        return len(value) < _SMALL_BYTES
+    if isinstance(value, tuple | list | set | frozenset):
+        return len(value) <= _SHORT and all(map(_is_small, value))
+    if isinstance(value, dict):
+        return len(value) <= _SHORT and all(map(_is_small, value.values()))
+    return isinstance(value, _SMALL)
 
 
 def _bytes_of(value: Any) -> int:

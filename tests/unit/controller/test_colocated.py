@@ -167,6 +167,12 @@ def test_a_raw_class_needs_no_ray() -> None:
     assert reordered().fused["actor"].saw_critic
 
 
+def test_a_failure_of_the_whole_groups_method_names_the_role() -> None:
+    group: Any = NaiveWorkerGroup(ResourcePool([2]), ClassWithInitArgs(create_colocated_worker_raw_cls(roles())))
+    with pytest.raises(WorkerError, match=r"`explode` failed on rank 0 of worker group `actor`"):
+        group.actor_explode(0)
+
+
 def test_names_that_clash_are_refused() -> None:
     class Add(Worker):
         @register(Dispatch.ONE_TO_ALL)

@@ -356,7 +356,8 @@ class Failing(Worker):
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "proto": (rows(4),), "one_to_all": (1,), "all_to_all": ([1, 2],), "dp_compute": ([1, 2],),
-    "with_func": (len, rows(4)), "metric": (rows(4),), "nd": (rows(4),), "rank_zero": (), "execute_zero": (), "direct": (),
+    "with_func": (len, rows(4)), "metric": (rows(4),), "nd": (rows(4),),
+    "rank_zero": (), "execute_zero": (), "direct": (),
 }  # fmt: skip
 
 

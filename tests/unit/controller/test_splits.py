@@ -119,7 +119,7 @@ class Echo(Worker):
     def count(self, data: DataProto) -> dict[str, int]:
         return {"rows": len(data), "groups": len(data.batch["group_ids"].unique())}
 
-    @register(PROTO)
+    @register(PROTO, group_by="group")
     def objects(self, data: DataProto) -> DataProto:
         for value in data.non_tensor_batch["info"]:
             value["seen"] = value.get("seen", 0) + 1
@@ -247,10 +247,10 @@ def test_work_is_spread_evenly() -> None:
 
 
 def test_repeated_rows_share_nothing_and_stay_here() -> None:
-    data = rows(1)
-    result = in_process(4).objects(data)
-    assert result.non_tensor_batch["info"][0] == {"row": 0, "seen": 1}
-    assert data.non_tensor_batch["info"][0] == {"row": 0}
+    data = DataProto.from_dict(None, {"info": [{}, {}, {}], "group": ["a", "a", "b"]})
+    result = in_process(2).objects(data)
+    assert list(result.non_tensor_batch["info"]) == [{"seen": 1}] * 3
+    assert list(data.non_tensor_batch["info"]) == [{}] * 3
 
 
 @pytest.mark.parametrize("mode", AGG_MODES)
