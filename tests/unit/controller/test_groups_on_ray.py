@@ -21,9 +21,11 @@ from dagrl.controller import (
     DataProtoFuture,
     Dispatch,
     Execute,
+    NaiveWorkerGroup,
     RayClassWithInitArgs,
     RayResourcePool,
     RayWorkerGroup,
+    ResourcePool,
     ResourcePoolManager,
     SubRayResourcePool,
     Worker,
@@ -321,17 +323,19 @@ def test_devices_of_other_kinds(ray_session: object) -> None:
 
 
 class Failing(Worker):
-    def __init__(self) -> None:
+    def __init__(self, seconds: int) -> None:
         self.set_dispatch_collect("pair", 0, self.rank == 0)
+        self.seconds = seconds
 
     @register(Dispatch.ONE_TO_ALL)
-    def pid(self) -> int:
+    def pid(self, warm: DataProto) -> int:
         return os.getpid()
 
-    def work(self, *args: Any, **kwargs: Any) -> None:
+    def work(self) -> None:
+        """The last rank fails, the others wait as in a collective."""
         if self.rank == self.world_size - 1:
             raise LookupError("no such thing")
-        time.sleep(600)
+        time.sleep(self.seconds)
 
     one_to_all = register(Dispatch.ONE_TO_ALL)(lambda self, *args: self.work())
     all_to_all = register()(lambda self, *args: self.work())
@@ -361,10 +365,16 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "nd" else pytest.mark.long) for name in CALLS])
-def test_a_failure_in_any_mode(make_ray_group: Callable[..., WorkerGroup], name: str) -> None:
-    group: Any = make_ray_group(Failing, name_prefix="workers")
-    pids = group.pid()
+@pytest.mark.parametrize("kind", ["naive", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_failure_in_any_mode(request: pytest.FixtureRequest, name: str, kind: str) -> None:
+    group: Any
+    if kind == "ray":
+        group = request.getfixturevalue("make_ray_group")(Failing, 600, name_prefix="workers")
+    else:
+        maker = RayClassWithInitArgs(Failing, 0)
+        group = NaiveWorkerGroup(ResourcePool([2]), maker, name_prefix="workers")
+    pids = group.pid(rows(1))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGABRT, signal.SIGTERM, signal.SIGINT)}
     hit: list[int] = []
     for number in handlers:
@@ -379,5 +389,6 @@ def test_a_failure_in_any_mode(make_ray_group: Callable[..., WorkerGroup], name:
     assert str(caught.value) == f"`{name}` failed on {where}: LookupError: no such thing"
     assert type(caught.value.original) is LookupError
     assert time.monotonic() - started < 10
-    assert gone(pids)
+    assert group.failure is caught.value
+    assert kind == "naive" or gone(pids)
     assert not hit
