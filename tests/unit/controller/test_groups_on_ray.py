@@ -57,6 +57,19 @@ class Here:
         return arrived, (self.pids,)
 
 
+class Counted:
+    """It counts how often it is sent."""
+
+    times = 0
+
+    def __len__(self) -> int:
+        return 5
+
+    def __reduce__(self) -> Any:
+        Counted.times += 1
+        return list, (range(5),)
+
+
 def arrived(pids: tuple[int, ...]) -> Here:
     Here.seen.append(os.getpid())
     return Here((*pids, os.getpid()))
@@ -170,6 +183,8 @@ def test_batches_that_differ_in_length_are_named_where_they_meet(
 def test_what_all_ranks_get_is_stored_once(makers: Any) -> None:
     value = np.zeros(1 << 20)
     assert makers.same(value) == [(1 << 20, False)] * 2, "mapped, not copied"
+    assert [length for length, _ in makers.same(Counted())] == [5, 5]
+    assert Counted.times == 1
     with pytest.raises(DispatchError, match="`same` cannot be called on rank 0"):
         makers.same(threading.Lock())
 
