@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
-.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-trl clean
+.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-controller bench-trl clean
 
 setup: $(READY)
 
@@ -43,6 +43,9 @@ bench-ray: $(READY)
 
 bench-view: $(READY)
 	$(BIN)/python -m tests.bench.live_view $(ARGS)
+
+bench-controller: $(READY)
+	$(BIN)/python -m tests.bench.controller $(ARGS)
 
 bench-trl: $(READY)
 	$(BIN)/python -m tests.bench.versus_trl $(ARGS)

@@ -1,12 +1,14 @@
 """`@register`: how a method of a worker is called from the controller, and the dispatch modes it may name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dagrl.controller import dispatch
+from dagrl.controller.shares import IN_ORDER, Rule, Weigh
+from dagrl.controller.split_dispatch import CollectBatches, SplitDispatch, collect_each
 from dagrl.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class Dispatch:
     DP_COMPUTE_PROTO_WITH_FUNC: ClassVar["Dispatch"]
     #: Batches are split over the ranks without padding, so one may be empty; a list of results.
     DP_COMPUTE_METRIC: ClassVar["Dispatch"]
+    #: Nothing is dispatched: one rank at a time, in turns, gets the arguments as they are; its result is the call's.
+    DIRECT_ROLLOUT_METHOD: ClassVar["Dispatch"]
 
     def __repr__(self) -> str:
         return f"Dispatch.{self.name}"
@@ -54,16 +58,30 @@ class Execute(Enum):
 
 @dataclass(frozen=True)
 class Mode:
-    """The two functions of a dispatch mode, and whether rank 0 alone runs."""
+    """The two functions of a dispatch mode, and whether one rank alone runs: rank 0, or each in turn."""
 
     dispatch_fn: DispatchFn
     collect_fn: CollectFn
     rank_zero: bool = False
-    #: Whether a future's shards may be dispatched in place of its value.
-    takes_shards: bool = False
+    in_turns: bool = False
 
 
 DispatchLike = Dispatch | Mapping[str, Callable[..., Any]] | tuple[Callable[..., Any], Callable[..., Any]]
+
+_MODES = {
+    "RANK_ZERO": Mode(dispatch.dispatch_unchanged, dispatch.collect_first, rank_zero=True),
+    "ONE_TO_ALL": Mode(dispatch.dispatch_one_to_all, dispatch.collect_all),
+    "ALL_TO_ALL": Mode(dispatch.dispatch_all_to_all, dispatch.collect_all),
+    "DP_COMPUTE": Mode(dispatch.dispatch_all_to_all, dispatch.collect_all),
+    "DP_COMPUTE_PROTO": Mode(SplitDispatch(), CollectBatches()),
+    "DP_COMPUTE_PROTO_WITH_FUNC": Mode(SplitDispatch(with_func=True), CollectBatches()),
+    "DP_COMPUTE_METRIC": Mode(SplitDispatch(padded=False), collect_each),
+    "DIRECT_ROLLOUT_METHOD": Mode(dispatch.dispatch_unchanged, dispatch.collect_first, in_turns=True),
+}
+for _name in _MODES:
+    setattr(Dispatch, _name, Dispatch(_name))
+#: With rank 0 alone as the receiver, these give it the arguments as they are.
+_PER_RANK = (Dispatch.ONE_TO_ALL, Dispatch.ALL_TO_ALL, Dispatch.DP_COMPUTE)
 
 
 @dataclass(frozen=True)
@@ -74,13 +92,19 @@ class Registration:
     execute_mode: Execute
     blocking: bool
     materialize_futures: bool
+    rule: Rule = IN_ORDER
 
     def mode(self) -> Mode:
         """The functions that dispatch and collect a call."""
         functions = _functions_of(self.dispatch_mode)
+        if isinstance(functions.dispatch_fn, SplitDispatch):
+            split = replace(functions.dispatch_fn, rule=self.rule, materialize=self.materialize_futures)
+            functions = replace(functions, dispatch_fn=split)
+        elif not self.rule.keeps_order:
+            raise DispatchError(f"{self.dispatch_mode} splits no batch: leave `group_by` and `balance` out")
         if self.execute_mode is Execute.ALL or functions.rank_zero:
             return functions
-        if self.dispatch_mode in _SPLITTING:
+        if isinstance(functions.dispatch_fn, SplitDispatch):
             raise DispatchError(f"{self.dispatch_mode} splits a call over all ranks: it cannot run on rank 0 alone")
         if self.dispatch_mode in _PER_RANK:
             return _named(Dispatch.RANK_ZERO)
@@ -88,31 +112,42 @@ class Registration:
 
 
 def register(
-    dispatch_mode: DispatchLike | None = None,
+    dispatch_mode: DispatchLike = Dispatch.ALL_TO_ALL,
     execute_mode: Execute = Execute.ALL,
     blocking: bool = True,
     materialize_futures: bool = True,
+    *,
+    group_by: str | None = None,
+    balance: Weigh | None = None,
 ) -> Callable[[_Method], _Method]:
-    """Make a method, sync or async, callable on the worker group; ALL_TO_ALL unless ``dispatch_mode`` says otherwise.
+    """Make a method, sync or async, callable on the worker group.
 
     ``dispatch_mode`` is a `Dispatch`, a ``{"dispatch_fn", "collect_fn"}`` dict or a ``(dispatch_fn, collect_fn)``
     pair. With ``blocking=False`` a call returns a future at once. Futures among the arguments arrive as their
     values unless ``materialize_futures`` is false.
 
+    A mode that splits batches keeps rows equal in the column ``group_by`` on one rank, and with ``balance``, such as
+    `token_work`, gives the ranks rows of nearly equal weight; results come back in the batch's order all the same.
+
     Raises:
-        DispatchError: when ``dispatch_mode`` or ``execute_mode`` is none.
+        DispatchError: when ``dispatch_mode`` or ``execute_mode`` is none, or the mode splits nothing.
     """
-    mode = Dispatch.ALL_TO_ALL if dispatch_mode is None else dispatch_mode
     if not isinstance(execute_mode, Execute):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DispatchError(f"execute_mode={execute_mode!r} is none: use `Execute.ALL` or `Execute.RANK_ZERO`")
-    registration = Registration(mode, execute_mode, blocking, materialize_futures)
+    registration = Registration(dispatch_mode, execute_mode, blocking, materialize_futures, Rule(group_by, balance))
     registration.mode()
 
     def mark(method: _Method) -> _Method:
-        method.__dict__[_KEY] = registration
-        return method
+        return marked(method, registration)
 
     return mark
+
+
+def marked(method: _Method, registration: Registration | None) -> _Method:
+    """The method, called as the registration says."""
+    if registration is not None:
+        method.__dict__[_KEY] = registration
+    return method
 
 
 def registration_of(function: FunctionType) -> Registration | None:
@@ -141,7 +176,7 @@ def update_dispatch_mode(
     dispatch_mode: Dispatch, dispatch_fn: Callable[..., Any], collect_fn: Callable[..., Any]
 ) -> None:
     """Change the functions of a dispatch mode, also for the methods that name it already."""
-    _MODES[dispatch_mode.name] = Mode(dispatch_fn, collect_fn, _named(dispatch_mode).rank_zero)
+    _MODES[dispatch_mode.name] = replace(_named(dispatch_mode), dispatch_fn=dispatch_fn, collect_fn=collect_fn)
 
 
 def get_predefined_dispatch_fn(dispatch_mode: Dispatch) -> dict[str, Callable[..., Any]]:
@@ -172,19 +207,3 @@ def _functions_of(mode: Any) -> Mode:
     raise DispatchError(
         f"dispatch_mode={mode!r} is none: use a `Dispatch`, a dict of `dispatch_fn` and `collect_fn`, or a pair of them"
     )
-
-
-_MODES = {
-    "RANK_ZERO": Mode(dispatch.dispatch_unchanged, dispatch.collect_first, rank_zero=True),
-    "ONE_TO_ALL": Mode(dispatch.dispatch_one_to_all, dispatch.collect_all),
-    "ALL_TO_ALL": Mode(dispatch.dispatch_all_to_all, dispatch.collect_all),
-    "DP_COMPUTE": Mode(dispatch.dispatch_all_to_all, dispatch.collect_all),
-    "DP_COMPUTE_PROTO": Mode(dispatch.dispatch_proto, dispatch.collect_proto, takes_shards=True),
-    "DP_COMPUTE_PROTO_WITH_FUNC": Mode(dispatch.dispatch_proto_with_func, dispatch.collect_proto, takes_shards=True),
-    "DP_COMPUTE_METRIC": Mode(dispatch.dispatch_proto_unpadded, dispatch.collect_all, takes_shards=True),
-}
-for _name in _MODES:
-    setattr(Dispatch, _name, Dispatch(_name))
-#: With rank 0 alone as the receiver, these give it the arguments as they are.
-_PER_RANK = (Dispatch.ONE_TO_ALL, Dispatch.ALL_TO_ALL, Dispatch.DP_COMPUTE)
-_SPLITTING = (Dispatch.DP_COMPUTE_PROTO, Dispatch.DP_COMPUTE_PROTO_WITH_FUNC, Dispatch.DP_COMPUTE_METRIC)

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from dagrl.errors import WorkerError, WorkerLostError
 
@@ -49,9 +50,17 @@ class RemoteFault(Exception):
 
 def fault_of(error: BaseException, seat: Seat, method: str, pickled: bytes = b"") -> RemoteFault:
     """The error as it travels, from the process that caught it."""
-    inner = error.__traceback__.tb_next if error.__traceback__ else None
-    trace = "".join(traceback.format_exception(type(error), error, inner))
+    trace = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
     return RemoteFault(seat, method, type(error).__name__, text_of(error), trace, pickled, time.time())
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this package at its start, unless there are no others."""
+    here = str(Path(__file__).parent)
+    inner = trace
+    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(here):
+        inner = inner.tb_next
+    return inner or trace
 
 
 def worker_error(fault: RemoteFault, original: BaseException | None) -> WorkerError:

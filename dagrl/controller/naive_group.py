@@ -6,12 +6,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from dagrl.controller.colocated import role_of
+from dagrl.controller.decorator import registration_of
 from dagrl.controller.failures import Seat, fault_of, worker_error
 from dagrl.controller.future import Pending
+from dagrl.controller.received import receive
 from dagrl.controller.resource_pool import ResourcePool
 from dagrl.controller.worker import Identity, born_as, check_worker_env, free_port
 from dagrl.controller.worker_group import ClassWithInitArgs, RankCall, WorkerGroup
-from dagrl.errors import WorkerError
+from dagrl.errors import DispatchError, WorkerError
 
 
 class _Done:
@@ -36,31 +39,40 @@ class _Done:
 
 
 class NaiveWorkerGroup(WorkerGroup):
-    """One worker object in this process for each rank of the pool, called one after the other.
+    """One worker object in this process for each rank of the pool, called one after the other; one without a pool.
 
-    Dispatch and collect are those of every worker group; a debugger stops in the workers' own code. The constructor is
-    that of the group on Ray: ``worker_env`` is set in this process, and what says how processes start has no effect.
+    Dispatch and collect are those of every worker group, and a worker's batches are its own as in a process of its
+    own; a debugger stops in the workers' own code. The constructor is that of the group on Ray: ``worker_env`` is set
+    in this process, and what says how processes start has no effect.
     """
 
     def __init__(
         self,
-        resource_pool: ResourcePool,
-        ray_cls_with_init: ClassWithInitArgs,
+        resource_pool: ResourcePool | None = None,
+        ray_cls_with_init: ClassWithInitArgs | None = None,
         bin_pack: bool = True,
         name_prefix: str | None = None,
+        detached: bool = False,
+        worker_names: list[str] | None = None,
+        worker_handles: list[Any] | None = None,
         ray_wait_register_center_timeout: float = 300,
+        *,
         worker_env: Mapping[str, str] | None = None,
         deadline: float | None = None,
+        device_name: str = "cuda",
     ) -> None:
-        super().__init__(resource_pool, ray_cls_with_init.cls, name_prefix or ray_cls_with_init.cls.__name__)
+        if worker_names or worker_handles:
+            raise DispatchError("workers in this process have no names or handles to attach to: use `RayWorkerGroup`")
+        if ray_cls_with_init is None:
+            raise DispatchError("a worker group needs `ray_cls_with_init`, its class and the constructor's arguments")
+        cls = ray_cls_with_init.plain.cls
+        pool = resource_pool or ResourcePool([1])
+        super().__init__(pool, cls, name_prefix or cls.__name__)
         check_worker_env(worker_env or {})
         os.environ.update(worker_env or {})
-        port = free_port()
-        sizes = zip(resource_pool.local_rank_list(), resource_pool.local_world_size_list(), strict=True)
-        identities = [
-            Identity(rank, self.world_size, place, size, master_port=port) for rank, (place, size) in enumerate(sizes)
-        ]
-        self._workers = [self._construct(ray_cls_with_init, identity) for identity in identities]
+        self._maker = ray_cls_with_init
+        self._workers: list[Any] = []
+        self.rebuild()
 
     @property
     def workers(self) -> list[Any]:
@@ -70,32 +82,47 @@ class NaiveWorkerGroup(WorkerGroup):
     def kill(self) -> None:
         """Nothing to end: the workers are objects of this process."""
 
+    def rebuild(self) -> None:
+        """New workers in place of those there are; what they said of meshes is forgotten."""
+        pool, port = self.resource_pool, free_port()
+        self._health.failure = None
+        self._health.built += 1
+        sizes = zip(pool.local_rank_list(), pool.local_world_size_list(), strict=True)
+        identities = [
+            Identity(rank, self.world_size, place, size, master_port=port) for rank, (place, size) in enumerate(sizes)
+        ]
+        self._workers[:] = [self._construct(identity) for identity in identities]
+
     def submit(self, method: str, calls: Mapping[int, RankCall]) -> Pending:
         """Call the method on the ranks one after the other; the first failure ends the group."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         outputs: list[Any] = []
         for rank, (args, kwargs) in calls.items():
             try:
-                outputs.append(_called(getattr(self._workers[rank], method), args, kwargs))
+                outputs.append(self._called(rank, method, args, kwargs))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the workers' own code
                 return _Done([], self.fail(self._error(error, rank, method)))
         return _Done(outputs, None)
 
-    def _construct(self, maker: ClassWithInitArgs, identity: Identity) -> Any:
+    def _called(self, rank: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What comes back of the rank's method, awaited if it is async."""
+        registration = registration_of(self._methods[method])
+        materialize = registration is None or registration.materialize_futures
+        given = receive(args, kwargs, materialize=materialize, own=True)
+        worker = self._workers[rank]
+        output = getattr(worker.fused[self.role] if self.role else worker, method)(*given.args, **given.kwargs)
+        return given.answer(asyncio.run(output) if inspect.iscoroutine(output) else output)
+
+    def _construct(self, identity: Identity) -> Any:
         try:
             with born_as(identity):
-                return maker()
+                return self._maker()
         except (Exception, SystemExit) as error:
             raise self.fail(self._error(error, identity.rank, "__init__")) from error
 
     def _error(self, error: BaseException, rank: int, method: str) -> WorkerError:
-        failure = worker_error(fault_of(error, Seat(self.name, rank, "127.0.0.1"), method), error)
+        role, own = role_of(self._cls, method)
+        failure = worker_error(fault_of(error, Seat(role or self.name, rank, "127.0.0.1"), own), error)
         failure.__cause__ = error
         return failure
-
-
-def _called(method: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What the method returns, awaited if it is async."""
-    result = method(*args, **kwargs)
-    return asyncio.run(result) if inspect.iscoroutine(result) else result

@@ -1,49 +1,26 @@
 """A worker group whose ranks are Ray actors on the bundles of a resource pool."""
 
-import os
-import secrets
-import sys
-import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
 
 import ray
-from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from dagrl.controller.aliveness import watch
+from dagrl.controller.colocated import colocated_class, create_colocated_worker_raw_cls
 from dagrl.controller.failures import Seat
-from dagrl.controller.ray_host import Place, host_class
+from dagrl.controller.ray_crew import CrewStart, RayClassWithInitArgs, RayCrew
 from dagrl.controller.ray_pending import RayPending
 from dagrl.controller.ray_pool import RayResourcePool
-from dagrl.controller.session import import_root, started_here
-from dagrl.controller.worker import check_worker_env
+from dagrl.controller.ray_sending import Sending
+from dagrl.controller.resource_pool import ResourcePool
+from dagrl.controller.worker import Worker
 from dagrl.controller.worker_group import ClassWithInitArgs, RankCall, WorkerGroup
-from dagrl.errors import DispatchError, WorkerError
+from dagrl.errors import ClusterError, DispatchError, Problem, WorkerError
 
 #: The steps of starting a worker, as errors name them.
 _SHOWN = {"dagrl_prepare": "the start", "dagrl_construct": "__init__"}
-
-
-class RayClassWithInitArgs(ClassWithInitArgs):
-    """A class, plain or made by ``ray.remote``, and the arguments of its constructor, for Ray actors."""
-
-    def __init__(self, cls: Any, *args: Any, **kwargs: Any) -> None:
-        plain = cls if isinstance(cls, type) else cls.__ray_metadata__.modified_class
-        super().__init__(plain, *args, **kwargs)
-        self._options: dict[str, Any] = {}
-
-    def update_options(self, options: dict[str, Any]) -> None:
-        """Give the actors these options of ``ray.remote`` too."""
-        self._options.update(options)
-
-    def set_additional_resource(self, additional_resource: dict[str, float]) -> None:
-        """Let every actor take these resources too."""
-        self._options["resources"] = {**self._options.get("resources", {}), **additional_resource}
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options given so far."""
-        return dict(self._options)
 
 
 class RayWorkerGroup(WorkerGroup):
@@ -51,7 +28,8 @@ class RayWorkerGroup(WorkerGroup):
 
     A worker that fails or is lost ends the group: the other ranks are killed at once, and later calls raise the same
     error. ``worker_env`` are environment variables of the processes. ``deadline`` bounds every blocking call, in
-    seconds; ``ray_wait_register_center_timeout`` bounds the start.
+    seconds; ``ray_wait_register_center_timeout`` bounds the start. Workers that are ``detached`` outlive this program.
+    With ``worker_handles`` or ``worker_names`` nothing is started: see `from_detached`.
 
     Raises:
         ClusterError: when the pool does not fit the cluster.
@@ -61,76 +39,119 @@ class RayWorkerGroup(WorkerGroup):
 
     def __init__(
         self,
-        resource_pool: RayResourcePool,
-        ray_cls_with_init: ClassWithInitArgs,
+        resource_pool: RayResourcePool | None = None,
+        ray_cls_with_init: ClassWithInitArgs | None = None,
         bin_pack: bool = True,
         name_prefix: str | None = None,
+        detached: bool = False,
+        worker_names: list[str] | None = None,
+        worker_handles: list[Any] | None = None,
         ray_wait_register_center_timeout: float = 300,
+        *,
         worker_env: Mapping[str, str] | None = None,
         deadline: float | None = None,
+        device_name: str = "cuda",
     ) -> None:
-        cls = ray_cls_with_init.cls
-        super().__init__(resource_pool, cls, name_prefix or cls.__name__)
+        self._start: CrewStart | None = None
+        cls = Worker if ray_cls_with_init is None else ray_cls_with_init.plain.cls
+        self._crew = RayCrew(name_prefix or cls.__name__)
+        if worker_names or worker_handles:
+            names, handles = worker_names or [], worker_handles or []
+            super().__init__(ResourcePool([max(len(names), len(handles))]), cls, self._crew.name)
+            found = self._crew.attach(names, handles, self._ask, ray_wait_register_center_timeout)
+            self._bind_all(found if ray_cls_with_init is None else cls)
+            self.name = name_prefix or self.seats[0].group
+        elif resource_pool is None or ray_cls_with_init is None:
+            raise DispatchError("a worker group needs `resource_pool` and `ray_cls_with_init`, or workers that live")
+        else:
+            super().__init__(resource_pool, cls, self._crew.name)
+            self._start = CrewStart(
+                ray_cls_with_init,
+                bin_pack=bin_pack,
+                detached=detached,
+                timeout=ray_wait_register_center_timeout,
+                worker_env=worker_env or {},
+                device_name=device_name,
+            )
+            _check_lifetimes(resource_pool, detached=detached)
+            self.rebuild()
         self._deadline = deadline
-        self._pool = resource_pool
-        self._start_timeout = ray_wait_register_center_timeout
-        self._env = _environment(worker_env or {})
-        self._handles: list[Any] = []
-        self._names: list[str] = []
-        self._port = 0
-        self._ended = False
-        self._seats: dict[int, Seat] = {}
-        resource_pool.admit(self)
-        try:
-            self._start(ray_cls_with_init, "STRICT_PACK" if bin_pack else "PACK")
-        except BaseException:
-            self.kill()
-            raise
+
+    @classmethod
+    def from_detached(
+        cls,
+        name_prefix: str | None = None,
+        worker_names: list[str] | None = None,
+        worker_handles: list[Any] | None = None,
+        ray_cls_with_init: ClassWithInitArgs | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """A group over living workers, by their names or handles in rank order; its class is theirs unless given.
+
+        Raises:
+            ClusterError: when there is no worker of a name.
+            DispatchError: when they are not the ranks of one group.
+        """
+        return cls(
+            ray_cls_with_init=ray_cls_with_init,
+            name_prefix=name_prefix,
+            worker_names=worker_names,
+            worker_handles=worker_handles,
+            **kwargs,
+        )
 
     @property
     def workers(self) -> list[Any]:
         """The actors' handles in rank order."""
-        return self._handles
+        return self._crew.handles
 
     @property
     def seats(self) -> list[Seat]:
         """Where each rank runs, in rank order."""
-        return [self._seats[rank] for rank in range(self.world_size)]
+        return [self._crew.seats[rank] for rank in range(self.world_size)]
 
     @property
     def master_address(self) -> str:
         """The address of rank 0's node."""
-        return self._seats[0].node_ip
+        return self._crew.seats[0].node_ip
 
     @property
     def master_port(self) -> str:
         """The port that rank 0 chose for torch.distributed."""
-        return str(self._port)
+        return str(self._crew.port)
 
     @property
     def worker_names(self) -> list[str]:
         """The actors' names in rank order."""
-        return self._names
+        return self._crew.names
 
     @property
     def ended(self) -> bool:
         """Whether the workers have been ended."""
-        return self._ended
+        return self._crew.ended
+
+    @property
+    def standing(self) -> bool:
+        """Whether the workers are constructed and have not been ended."""
+        return self._crew.standing
 
     def submit(self, method: str, calls: Mapping[int, RankCall]) -> RayPending:
-        """Call the method on the ranks without waiting.
+        """Call the method on the ranks without waiting; what several of them get is stored once.
 
         Raises:
             WorkerError: the one that ended the group.
             DispatchError: naming the method whose arguments cannot be sent; the group is torn down if other ranks have
                 been called already.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
+        theirs = f"{self.role}_{method}" if self.role and not method.startswith("dagrl_") else method
+        sending = Sending(calls)
         refs: dict[int, Any] = {}
         for rank, (args, kwargs) in calls.items():
             try:
-                refs[rank] = getattr(self._handles[rank], method).remote(*args, **kwargs)
+                sent = tuple(map(sending.sent, args)), {name: sending.sent(value) for name, value in kwargs.items()}
+                refs[rank] = getattr(self._crew.handles[rank], theirs).remote(*sent[0], **sent[1])
             except TypeError as error:
                 said = f"`{method}` cannot be called on rank {rank}: {_first_line(error)}"
                 if refs:
@@ -140,13 +161,38 @@ class RayWorkerGroup(WorkerGroup):
 
     def kill(self) -> None:
         """End the workers at once, whatever they do."""
-        self._ended = True
-        for handle in self._handles:
-            ray.kill(handle)
+        self._crew.kill()
+
+    def rebuild(self) -> None:
+        """End the workers and start new ones in their place; what they said of meshes is forgotten.
+
+        Raises:
+            DispatchError: when this program did not start them.
+        """
+        if self._start is None or not isinstance(self.resource_pool, RayResourcePool):
+            raise DispatchError(f"group `{self.name}` is made of workers that others started: they must start them")
+        self.kill()
+        self._health.failure = None
+        self._health.built += 1
+        try:
+            self._crew.start(self.resource_pool, self._start, self._ask)
+        except BaseException:
+            self.kill()
+            raise
+
+    def start_worker_aliveness_check(self, every_n_seconds: float = 1) -> None:
+        """Look after the workers from now on: one that is lost ends the group as if a call had found it.
+
+        Nothing is done to this process; `failure` tells, and so does the next call.
+        """
+        watch(self, every_n_seconds)
 
     def seat(self, rank: int) -> Seat:
         """Where the rank runs; without a node while that is not known."""
-        return self._seats.get(rank, Seat(self.name, rank, "unknown"))
+        return self._crew.seats.get(rank, Seat(self.name, rank, "unknown"))
+
+    def _ask(self, method: str, calls: Mapping[int, RankCall], seconds: float) -> list[Any]:
+        return self.submit(method, calls).outputs(None, seconds)
 
     def _not_called(self, method: str, rank: int, said: str) -> WorkerError:
         """The error of a group some of whose ranks wait for one that was not called."""
@@ -155,55 +201,29 @@ class RayWorkerGroup(WorkerGroup):
             group=self.name, method=method, rank=rank, node_ip=ip, error_type="DispatchError", error_message=said
         )
 
-    def _start(self, maker: ClassWithInitArgs, strategy: str) -> None:
-        """Start all processes at once, then construct the workers, which need rank 0's address, at once."""
-        end = time.monotonic() + self._start_timeout
-        groups = self._pool.get_placement_groups(strategy)
-        self._create(maker, [(group, index) for group in groups for index in range(group.bundle_count)])
-        prepare = {place.rank: ((place,), {}) for place in self._places()}
-        answers: list[tuple[Seat, int]] = self.submit("dagrl_prepare", prepare).outputs(None, end - time.monotonic())
-        self._seats = {seat.rank: seat for seat, _ in answers}
-        self._port = answers[0][1]
-        plain = ray.put(ClassWithInitArgs(maker.cls, *maker.args, **maker.kwargs))
-        construct = {rank: ((plain, self.master_address, self._port), {}) for rank in self._seats}
-        self.submit("dagrl_construct", construct).outputs(None, end - time.monotonic())
 
-    def _create(self, maker: ClassWithInitArgs, bundles: list[tuple[PlacementGroup, int]]) -> None:
-        options: dict[str, Any] = {**self._pool.share()}
-        if isinstance(maker, RayClassWithInitArgs):
-            options.update(maker.options)
-        if self._env:
-            given: dict[str, Any] = options.get("runtime_env", {})
-            options["runtime_env"] = {**given, "env_vars": {**given.get("env_vars", {}), **self._env}}
-        actor = ray.remote(host_class(self._cls.__name__, self._methods))
-        unique = secrets.token_hex(4)
-        for rank, (group, index) in enumerate(bundles):
-            name = f"{self.name}_{unique}_{rank}"
-            where = PlacementGroupSchedulingStrategy(group, index)
-            self._handles.append(actor.options(name=name, scheduling_strategy=where, **options).remote())
-            self._names.append(name)
+def create_colocated_worker_cls(class_dict: Mapping[str, ClassWithInitArgs]) -> RayClassWithInitArgs:
+    """A class `WorkerDict` for processes that hold a worker of each role; `RayWorkerGroup.spawn` gives their groups.
 
-    def _places(self) -> Iterator[Place]:
-        threads = None if "OMP_NUM_THREADS" in self._env else os.environ.get("OMP_NUM_THREADS")
-        sizes = zip(self._pool.local_rank_list(), self._pool.local_world_size_list(), strict=True)
-        for rank, (local_rank, size) in enumerate(sizes):
-            yield Place(
-                group=self.name,
-                rank=rank,
-                world_size=self.world_size,
-                local_rank=local_rank,
-                local_world_size=size,
-                threads=self._env.get("OMP_NUM_THREADS", threads),
-                sys_path=tuple(sys.path),
-            )
+    Each role's methods are there as ``{role}_{method}``. Roles may have any base classes and constructors.
+
+    Raises:
+        DispatchError: when two roles' methods would have one name.
+    """
+    return RayClassWithInitArgs(ray.remote(colocated_class("WorkerDict", Worker, class_dict)))
 
 
-def _environment(worker_env: Mapping[str, str]) -> dict[str, str]:
-    """The variables with which the processes start: what the user gives, and where dagrl is if Ray cannot know."""
-    check_worker_env(worker_env)
-    root = [] if started_here() else import_root()
-    path = [*root, *filter(None, [worker_env.get("PYTHONPATH")])]
-    return {**worker_env, **({"PYTHONPATH": os.pathsep.join(path)} if path else {})}
+def create_colocated_worker_cls_fused(class_dict: Mapping[str, ClassWithInitArgs]) -> RayClassWithInitArgs:
+    """As `create_colocated_worker_cls`; the class is that of `create_colocated_worker_raw_cls`."""
+    made = RayClassWithInitArgs(ray.remote(create_colocated_worker_raw_cls(class_dict)))
+    made.fused_worker_used = True
+    return made
+
+
+def _check_lifetimes(pool: RayResourcePool, *, detached: bool) -> None:
+    if detached and not pool.detached:
+        what = f"the workers are to be detached, but pool `{pool.name_prefix}`, which ends with this program, is not."
+        raise ClusterError([Problem(what, fix="make the pool with `detached=True` too")])
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,10 +5,12 @@ Nothing here loads torch: the thread count must be set before.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from pathlib import Path
 from types import FunctionType
@@ -18,9 +20,12 @@ import ray
 from ray import _private  # pyright: ignore[reportPrivateUsage] - what Ray put on sys.path is known there alone
 from ray.cloudpickle import cloudpickle
 
+from dagrl.controller.colocated import role_of
+from dagrl.controller.decorator import registration_of
 from dagrl.controller.failures import RemoteFault, Seat, announce_exits, count_oom_kills, fault_of
+from dagrl.controller.received import Received, receive
 from dagrl.controller.worker import Identity, born_as, free_port
-from dagrl.controller.worker_group import ClassWithInitArgs
+from dagrl.controller.worker_group import ClassWithInitArgs, public_methods
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,9 @@ class Host:
 
     _place: Place
     _seat: Seat
-    _worker: Any
+    _master_port: int
+    _worker: Any = None
+    _methods: Mapping[str, FunctionType]
 
     def dagrl_prepare(self, place: Place) -> tuple[Seat, int]:
         """Set up the process; return where it is, and a free port."""
@@ -76,6 +83,8 @@ class Host:
             master_addr,
             master_port,
         )
+        self._master_port = master_port
+        self._methods = public_methods(maker.cls)
         os.environ.update(identity.env())
         if master_addr.startswith("127."):
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -86,37 +95,68 @@ class Host:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the workers' own code
             raise self._fault(error, "__init__") from None
 
+    def dagrl_introduce(self) -> tuple[Seat, int, type]:
+        """Where the worker is, rank 0's port and the worker's class, for who finds it by name."""
+        return self._seat, self._master_port, type(self._worker)
+
+    def dagrl_ping(self) -> None:
+        """Come back: the process lives."""
+
     def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
-            return getattr(self._worker, method)(*args, **kwargs)
+            given = self._received(method, args, kwargs)
+            return given.answer(getattr(self._worker, method)(*given.args, **given.kwargs))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the workers' own code
             raise self._fault(error, method) from None
 
+    def _received(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Received:
+        registration = registration_of(self._methods[method])
+        return receive(args, kwargs, materialize=registration is None or registration.materialize_futures)
+
     def _fault(self, error: BaseException, method: str) -> RemoteFault:
-        return fault_of(error, self._seat, method, _pickled(error))
+        role, own = role_of(type(self._worker), method)
+        seat = replace(self._seat, group=role) if role else self._seat
+        return fault_of(error, seat, own, _pickled(error))
 
 
 class AsyncHost(Host):
     """The host of a worker with async methods.
 
-    Ray runs an actor that has any coroutine on an event loop, where a call may overtake one that came before it and a
-    method that waits for another process stops all others: so only these workers get it.
+    Ray runs an actor that has any coroutine on an event loop, where a call may overtake one that came before it: so
+    only these workers get it. Their other methods, and what waits for futures, run in threads beside the loop, for one
+    that waited in it would stop the method that it waits for.
     """
+
+    _thread: ThreadPoolExecutor
+
+    async def dagrl_construct(  # pyright: ignore[reportIncompatibleMethodOverride] - Ray awaits it
+        self, maker: ClassWithInitArgs, master_addr: str, master_port: int
+    ) -> None:
+        """Construct the worker in the thread of its methods."""
+        self._thread = ThreadPoolExecutor(1)
+        await self._beside(super().dagrl_construct, maker, master_addr, master_port)
+
+    async def _run_beside(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return await self._beside(self._run, method, args, kwargs)
+
+    async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
     async def _run_async(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
-            return await getattr(self._worker, method)(*args, **kwargs)
+            given = await asyncio.to_thread(self._received, method, args, kwargs)
+            return given.answer(await getattr(self._worker, method)(*given.args, **given.kwargs))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the workers' own code
             raise self._fault(error, method) from None
 
 
 def host_class(name: str, methods: Mapping[str, FunctionType]) -> type[Host]:
     """A host class called ``name`` with these methods, to be sent by value."""
+    base = AsyncHost if any(map(iscoroutinefunction, methods.values())) else Host
     forwards: dict[str, Any] = {
-        method: _forward_async(method) if iscoroutinefunction(function) else _forward(method)
+        method: _forward(method) if base is Host else _forward_async(method, waits=iscoroutinefunction(function))
         for method, function in methods.items()
     }
-    base = AsyncHost if any(map(iscoroutinefunction, methods.values())) else Host
     made: type[Any] = type(name, (base,), {"__module__": "dagrl_workers", **forwards})
     return made
 
@@ -128,9 +168,10 @@ def _forward(method: str) -> Any:
     return forward
 
 
-def _forward_async(method: str) -> Any:
+def _forward_async(method: str, *, waits: bool) -> Any:
     async def forward(self: AsyncHost, *args: Any, **kwargs: Any) -> Any:
-        return await self._run_async(method, args, kwargs)  # pyright: ignore[reportPrivateUsage]
+        run = self._run_async if waits else self._run_beside  # pyright: ignore[reportPrivateUsage]
+        return await run(method, args, kwargs)
 
     return forward
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import ray
@@ -106,7 +106,7 @@ class RayPending:
             return self._plain(rank, type(fault).__name__, str(fault), "")
         cause = fault.cause
         if isinstance(cause, RemoteFault):
-            return worker_error(cause, cloudpickle.loads(cause.pickled) if cause.pickled else None)
+            return _as_raised(cause)
         return self._plain(rank, type(cause).__name__, str(cause), re.sub(r"\x1b\[\d+m", "", str(fault)))
 
     def _plain(self, rank: int, error_type: str, message: str, trace: str) -> WorkerError:
@@ -135,6 +135,36 @@ class RayPending:
             error_type="WorkerTimeoutError",
             error_message=f"{said} after {seconds:.1f} s",
         )
+
+
+def fetch(values: Sequence[Any], timeout: float | None) -> list[Any]:
+    """The values, those behind references fetched, in any process.
+
+    Raises:
+        WorkerError: when a worker failed to make one.
+        TimeoutError: when one is not there in time.
+    """
+    refs = [value for value in values if isinstance(value, ray.ObjectRef)]
+    try:
+        fetched = iter(ray.get(refs, timeout=timeout) if refs else [])
+    except GetTimeoutError:
+        raise TimeoutError(f"not every shard of a future is there after {timeout:g} s") from None
+    except RayTaskError as error:
+        if isinstance(error.cause, RemoteFault):
+            raise _as_raised(error.cause) from None
+        raise
+    return [next(fetched) if isinstance(value, ray.ObjectRef) else value for value in values]
+
+
+def are_there(values: Sequence[Any]) -> bool:
+    """Whether nothing is behind a reference that is still to be made."""
+    refs = [value for value in values if isinstance(value, ray.ObjectRef)]
+    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False) if refs else ([], [])
+    return len(ready) == len(refs)
+
+
+def _as_raised(fault: RemoteFault) -> WorkerError:
+    return worker_error(fault, cloudpickle.loads(fault.pickled) if fault.pickled else None)
 
 
 def _when(fault: RayError) -> float:

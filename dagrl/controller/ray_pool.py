@@ -17,20 +17,35 @@ from dagrl.errors import ClusterError, Problem
 _PATIENCE_SECONDS = 20.0
 
 
+#: A placement group and the place of a bundle in it.
+Bundle = tuple[PlacementGroup, int]
+#: What Ray calls the devices of a kind.
+_DEVICES = {"cuda": "GPU", "npu": "NPU"}
+
+
 class Tenant(Protocol):
-    """A worker group on a pool."""
+    """Workers that take a share of some bundles."""
 
     @property
     def ended(self) -> bool:
-        """Whether its workers have been ended."""
+        """Whether the workers have been ended."""
         ...
+
+    @property
+    def bundles(self) -> frozenset[Bundle]:
+        """The bundles."""
+        ...
+
+
+#: The workers of all pools of this program, for pools may be parts of each other.
+_TENANTS: WeakSet[Tenant] = WeakSet()
 
 
 class RayResourcePool(ResourcePool):
     """Processes by node on a Ray cluster, each with one CPU and, with ``use_gpu``, one GPU.
 
     Up to ``max_colocate_count`` worker groups share a process's CPU and GPU. The CPUs are those that Ray was told of,
-    which on one machine may be more than there are.
+    which on one machine may be more than there are. A pool that is ``detached`` outlives this program.
     """
 
     def __init__(
@@ -47,38 +62,49 @@ class RayResourcePool(ResourcePool):
         self.name_prefix = name_prefix or "pool"
         self.detached = detached
         self.accelerator_type = accelerator_type
+        self._device = _DEVICES["cuda"]
         self._groups: list[PlacementGroup] | None = None
-        self._tenants: WeakSet[Tenant] = WeakSet()
 
     def get_placement_groups(
         self, strategy: str = "STRICT_PACK", name: str | None = None, device_name: str = "cuda"
     ) -> list[PlacementGroup]:
         """The placement groups, sorted by the addresses of their nodes as numbers; made on the first call.
 
+        ``name`` is what Ray calls them, with a number for each; ``device_name`` is `cuda` or `npu`.
+
         Raises:
             ClusterError: when the cluster has not what the pool needs, or others keep it in use.
         """
         if self._groups is None:
+            self._device = _device(device_name)
             check_fits(self.name_prefix, self._store, self._bundle())
-            self._groups = self._make(strategy)
+            self._groups = self._make(strategy, name)
         return self._groups
 
+    def bundles(self) -> list[Bundle]:
+        """The bundle of each rank."""
+        return [(group, index) for group in self.get_placement_groups() for index in range(group.bundle_count)]
+
     def admit(self, tenant: Tenant) -> None:
-        """Let a worker group onto the pool's processes.
+        """Let workers onto their bundles.
 
         Raises:
-            ClusterError: when as many as may share them are there already; Ray would let it wait for ever.
+            ClusterError: when as many as may share one are there already; Ray would let them wait for ever.
         """
-        living = sum(not other.ended for other in self._tenants)
+        others = [other for other in _TENANTS if not other.ended and other is not tenant]
+        living = max((sum(bundle in other.bundles for other in others) for bundle in tenant.bundles), default=0)
         if living >= self.max_colocate_count:
             what = f"pool `{self.name_prefix}` has {living} worker groups, and `max_colocate_count` is as many."
             raise ClusterError([Problem(what, fix="raise `max_colocate_count`, or `kill()` a group first")])
-        self._tenants.add(tenant)
+        _TENANTS.add(tenant)
 
-    def share(self) -> dict[str, float]:
+    def share(self) -> dict[str, Any]:
         """What a worker of one of the pool's groups asks Ray for."""
         part = math.floor(10_000 / self.max_colocate_count) / 10_000
-        return {"num_cpus": part, "num_gpus": part if self.use_gpu else 0}
+        device = part if self.use_gpu else 0
+        if self._device == _DEVICES["cuda"]:
+            return {"num_cpus": part, "num_gpus": device}
+        return {"num_cpus": part, "resources": {self._device: device} if device else {}}
 
     def local_world_size_list(self) -> list[int]:
         """For each rank, how many processes its node has, in the order of the placement groups."""
@@ -100,15 +126,16 @@ class RayResourcePool(ResourcePool):
     def _bundle(self) -> dict[str, float]:
         bundle: dict[str, float] = {"CPU": 1}
         if self.use_gpu:
-            bundle["GPU"] = 1
+            bundle[self._device] = 1
         if self.accelerator_type is not None:
             bundle[self.accelerator_type] = 1e-4
         return bundle
 
-    def _make(self, strategy: str) -> list[PlacementGroup]:
+    def _make(self, strategy: str, name: str | None) -> list[PlacementGroup]:
         lifetime = "detached" if self.detached else None
         groups = [
-            placement_group([self._bundle()] * size, strategy=strategy, lifetime=lifetime) for size in self._store
+            placement_group([self._bundle()] * size, strategy, f"{name}_{node}" if name else "", lifetime)
+            for node, size in enumerate(self._store)
         ]
         end = time.monotonic() + _PATIENCE_SECONDS
         if not all(group.wait(max(end - time.monotonic(), 0.1)) for group in groups):
@@ -161,6 +188,13 @@ def address_key(text: str) -> tuple[int, int, str]:
     except ValueError:
         return (9, 0, text)
     return (address.version, int(address), text)
+
+
+def _device(name: str) -> str:
+    if name not in _DEVICES:
+        what = f"there are no devices `{name}`."
+        raise ClusterError([Problem(what, fix=f"give one of {', '.join(_DEVICES)}; `use_gpu=False` is for CPUs")])
+    return _DEVICES[name]
 
 
 def _fix(resource: str) -> str:

@@ -7,14 +7,15 @@ import socket
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from dagrl.controller.decorator import Dispatch, Execute, register
-from dagrl.errors import WorkerEnvironmentError
+from dagrl.controller.mesh import MeshPlace
+from dagrl.errors import DispatchError, WorkerEnvironmentError
 
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-_current: ContextVar[Identity | None] = ContextVar("dagrl_worker_identity", default=None)
+_current: ContextVar[Birth | None] = ContextVar("dagrl_worker_birth", default=None)
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,18 @@ class Identity:
         )
 
 
+@dataclass(frozen=True)
+class Birth:
+    """What a worker knows of itself before its constructor runs."""
+
+    identity: Identity
+    fused: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
 @contextmanager
-def born_as(identity: Identity) -> Generator[None]:
-    """Give the workers constructed inside this identity instead of the environment's."""
-    token = _current.set(identity)
+def born_as(identity: Identity, fused: Mapping[str, Any] | None = None) -> Generator[None]:
+    """Give the workers constructed inside this identity, and the workers that share their process by role."""
+    token = _current.set(Birth(identity, {} if fused is None else fused))
     try:
         yield
     finally:
@@ -88,11 +97,14 @@ class Worker:
     """
 
     _identity: Identity
+    _fused: Mapping[str, Any]
+    _meshes: dict[str, MeshPlace]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """The worker, knowing which rank it is before its constructor runs."""
         worker = super().__new__(cls)
-        worker._identity = _current.get() or Identity.from_env()
+        birth = _current.get() or Birth(Identity.from_env())
+        worker._identity, worker._fused, worker._meshes = birth.identity, birth.fused, {}
         return worker
 
     def __init__(self, cuda_visible_devices: str | None = None) -> None:
@@ -137,6 +149,51 @@ class Worker:
         """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES has them."""
         return os.environ.get(_VISIBLE_DEVICES, "not set")
 
+    @property
+    def fused(self) -> Mapping[str, Any]:
+        """The workers of all roles in this process, this one too, by role; empty where roles do not share one."""
+        return self._fused
+
+    @property
+    def fused_worker_dict(self) -> Mapping[str, Any]:
+        """The same as `fused`."""
+        return self._fused
+
+    def get_fused_worker_by_name(self, worker_name: str) -> Any:
+        """The worker of another role in this process, None if there is no such role."""
+        return self._fused.get(worker_name)
+
+    def set_dispatch_collect(
+        self, mesh_name: str, dispatch_dp_rank: Mapping[str, int] | int, collect_dp_rank: Mapping[str, bool] | bool
+    ) -> None:
+        """Say which shard this worker takes of calls on a mesh, and whether its result is the one collected.
+
+        As another worker's `get_dispatch_collect` has them, or the two values themselves.
+
+        Raises:
+            DispatchError: when a mapping has neither this mesh nor exactly one.
+        """
+        self._meshes[mesh_name] = (_of_mesh(mesh_name, dispatch_dp_rank), _of_mesh(mesh_name, collect_dp_rank))
+
+    def get_dispatch_collect(self) -> dict[str, dict[str, Any]]:
+        """What `set_dispatch_collect` was told, by mesh: ``dispatch_dp_rank`` and ``collect_dp_rank``."""
+        return {
+            "dispatch_dp_rank": {name: dp_rank for name, (dp_rank, _) in self._meshes.items()},
+            "collect_dp_rank": {name: collected for name, (_, collected) in self._meshes.items()},
+        }
+
+    def query_mesh(self, mesh_name: str) -> MeshPlace | None:
+        """This worker's shard on a mesh and whether its result is collected; None for an unknown mesh."""
+        return self._meshes.get(mesh_name)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def query_collect_info(self, mesh_name: str) -> bool:
+        """Whether this worker's results of calls on the mesh are collected."""
+        place = self._meshes.get(mesh_name)
+        if place is None:
+            raise DispatchError(f"there is no mesh `{mesh_name}`: `set_dispatch_collect` adds one")
+        return place[1]
+
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO_WITH_FUNC)
     def execute_with_func_generator(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What ``func(worker, *args, **kwargs)`` returns."""
@@ -146,6 +203,17 @@ class Worker:
     def execute_func_rank_zero(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What ``func(*args, **kwargs)`` returns, on rank 0 alone."""
         return func(*args, **kwargs)
+
+
+def _of_mesh(name: str, value: Mapping[str, Any] | Any) -> Any:
+    """The value for a mesh, out of a mapping by mesh or as it is."""
+    if not isinstance(value, Mapping):
+        return value
+    if name in value:
+        return value[name]
+    if len(value) != 1:
+        raise DispatchError(f"mesh `{name}` is not among {sorted(value)}: give the mesh's own values")
+    return next(iter(value.values()))
 
 
 def check_worker_env(worker_env: Mapping[str, str]) -> None:

@@ -1,33 +1,55 @@
 """What every worker group does: methods bound, calls dispatched to the ranks and their results collected."""
 
+import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, Self
 
 from dagrl.controller.decorator import Mode, Registration, registration_of
-from dagrl.controller.dispatch import PADDING_KEY, ArgumentError, Padding, Shards, check_per_rank, without_padding
-from dagrl.controller.future import CallFuture, Pending
+from dagrl.controller.dispatch import ArgumentError, check_per_rank
+from dagrl.controller.future import CallFuture, Chosen, DataProtoFuture, Pending
+from dagrl.controller.mesh import Mesh
 from dagrl.controller.resource_pool import ResourcePool
+from dagrl.controller.split_dispatch import EVEN_KEY, CollectBatches
 from dagrl.errors import DispatchError, WorkerError
 
+#: The attribute of a class, made for several workers in one process, that has their classes by role.
+ROLES = "dagrl_roles"
 #: The arguments of one rank's call.
 RankCall = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class ClassWithInitArgs:
-    """A class and the arguments of its constructor, to be constructed in the workers."""
+    """A class, plain or made by ``ray.remote``, and the arguments of its constructor."""
 
-    def __init__(self, cls: type, *args: Any, **kwargs: Any) -> None:
+    fused_worker_used = False
+
+    def __init__(self, cls: Any, *args: Any, **kwargs: Any) -> None:
         self.cls = cls
         self.args = args
         self.kwargs = kwargs
 
+    @property
+    def plain(self) -> "ClassWithInitArgs":
+        """The plain class and its arguments, as they are sent to the processes."""
+        cls = self.cls if isinstance(self.cls, type) else self.cls.__ray_actor_class__
+        return ClassWithInitArgs(cls, *self.args, **self.kwargs)
+
     def __call__(self) -> Any:
         """A new instance."""
-        return self.cls(*self.args, **self.kwargs)
+        return self.plain.cls(*self.args, **self.kwargs)
+
+
+@dataclass
+class Health:
+    """What ended the workers, and how often they were started; shared by all groups over the same ones."""
+
+    failure: WorkerError | None = None
+    built: int = 0
 
 
 class WorkerGroup:
@@ -39,14 +61,34 @@ class WorkerGroup:
     def __init__(self, resource_pool: ResourcePool, cls: type, name: str) -> None:
         self.resource_pool = resource_pool
         self.name = name
+        #: The role of a group that `spawn` made; its workers' methods bear it before their names.
+        self.role = ""
+        self._deadline: float | None = None
+        self._health = Health()
+        self._bind_all(cls)
+
+    def _bind_all(self, cls: type) -> None:
+        """Make the registered methods of the class methods of this group."""
         self._cls = cls
         self._methods = public_methods(cls)
-        self._deadline: float | None = None
-        self._failure: WorkerError | None = None
+        #: By name and by which building of the workers was asked.
+        self._meshes: dict[tuple[str, int], Mesh] = {}
+        self._turn = 0
+        #: The methods bound, and the groups that `fuse` made, by name.
+        self._bound: dict[str, Any] = {}
         for method, function in self._methods.items():
             registration = registration_of(function)
             if registration is not None:
                 self._bind(method, function, registration)
+
+    def __getattr__(self, name: str) -> Any:
+        bound: dict[str, Any] = self.__dict__.get("_bound", {})
+        if name not in bound:
+            raise AttributeError(f"worker group `{self.__dict__.get('name', '')}` has no method `{name}`")
+        return bound[name]
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self._bound]
 
     @property
     def world_size(self) -> int:
@@ -66,17 +108,68 @@ class WorkerGroup:
         """End the workers at once, whatever they do."""
         raise NotImplementedError
 
+    def rebuild(self) -> None:
+        """End the workers and start new ones in their place; what they said of meshes is forgotten."""
+        raise NotImplementedError
+
+    def start_worker_aliveness_check(self, every_n_seconds: float = 1) -> None:
+        """Look after the workers from now on: one that is lost ends the group as if a call had found it.
+
+        Nothing is done to this process; `failure` tells, and so does the next call.
+        """
+
     @property
     def failure(self) -> WorkerError | None:
         """The error that ended the group, None while it is well; later calls raise it again."""
-        return self._failure
+        return self._health.failure
 
     def fail(self, error: WorkerError) -> WorkerError:
         """End the group with this error, unless it has ended with another already; return the one that counts."""
-        if self._failure is None:
-            self._failure = error
+        if self._health.failure is None:
+            self._health.failure = error
             self.kill()
-        return self._failure
+        return self._health.failure
+
+    def mesh(self, name: str | None) -> Mesh:
+        """Which ranks share a shard on the mesh; the workers are asked once. None is every rank by itself.
+
+        Raises:
+            DispatchError: when they know no such mesh or do not agree on it.
+        """
+        if name is None:
+            return Mesh.flat(self.world_size)
+        known = (name, self._health.built)
+        if known not in self._meshes:
+            self._meshes[known] = Mesh.of(name, self.execute_all_sync("query_mesh", name))
+        return self._meshes[known]
+
+    def spawn(self, prefix_set: Collection[str]) -> dict[str, Self]:
+        """For each role of workers that share processes a group of its own over these same processes.
+
+        Raises:
+            DispatchError: naming a role that the processes do not have.
+        """
+        return {role: self._of_role(role) for role in prefix_set}
+
+    def spawn_fused(self, prefix_set: Collection[str]) -> dict[str, Self]:
+        """The same as `spawn`."""
+        return self.spawn(prefix_set)
+
+    def fuse(self, prefix_set: Collection[str]) -> None:
+        """Make the group of each role an attribute of this one: `group.actor.add(x)`."""
+        for role, group in self.spawn(prefix_set).items():
+            self._check_free(role)
+            self._bound[role] = group
+
+    def _of_role(self, role: str) -> Self:
+        roles = roles_of(self._cls)
+        if role not in roles:
+            have = ", ".join(f"`{name}`" for name in roles) or "none: use `create_colocated_worker_cls`"
+            raise DispatchError(f"the workers of `{self.name}` have no role `{role}`; they have {have}")
+        group = copy.copy(self)
+        group.role, group.name = role, role
+        group._bind_all(roles[role])
+        return group
 
     def execute_all_async(self, method_name: str, *args: Any, **kwargs: Any) -> CallFuture:
         """Call any public method of the workers on every rank.
@@ -112,12 +205,15 @@ class WorkerGroup:
         return self.execute_rank_zero_async(method_name, *args, **kwargs)
 
     def _bind(self, method: str, function: FunctionType, registration: Registration) -> None:
-        if method in vars(WorkerGroup) or method in self.__dict__:
-            name = f"{self._cls.__name__}.{method}"
-            raise DispatchError(f"`{name}` is registered under a name that the worker group has itself: rename it")
+        self._check_free(method)
         call = partial(self._call, method, function, registration)
         call.__doc__ = function.__doc__
-        self.__dict__[method] = call
+        self._bound[method] = call
+
+    def _check_free(self, name: str) -> None:
+        if name in dir(type(self)) or name in self.__dict__:
+            whole = f"{self._cls.__name__}.{name}"
+            raise DispatchError(f"`{whole}` is registered under a name that the worker group has itself: rename it")
 
     def _call(
         self, method: str, function: FunctionType, registration: Registration, /, *args: Any, **kwargs: Any
@@ -125,29 +221,31 @@ class WorkerGroup:
         """Dispatch, execute, collect."""
         mode = registration.mode()
         if registration.materialize_futures:
-            args, kwargs = self._materialized(mode, args, kwargs)
+            args, kwargs = tuple(map(self._value, args)), {name: self._value(each) for name, each in kwargs.items()}
         try:
             sent, named = mode.dispatch_fn(self, *args, **kwargs)
             named = dict(named)
-            padding = named.pop(PADDING_KEY, None)
-            calls = {0: (sent, named)} if mode.rank_zero else self._by_rank(sent, named)
+            even = bool(named.pop(EVEN_KEY, False))
+            calls = self._calls(mode, sent, named)
         except ArgumentError as error:
             raise DispatchError(f"`{method}`: {error.named(_argument(function, error.argument))}") from None
         pending = self.submit(method, calls)
-        splits = padding is not None and not padding.added
-        future = CallFuture(pending, partial(self._collected, mode, padding), splits=splits)
+        collect = mode.collect_fn
+        if not registration.blocking and isinstance(collect, CollectBatches):
+            chosen = Chosen(pending, self.mesh(collect.mesh_name).collecting)
+            return DataProtoFuture(collect.joined, chosen.refs, even=even, pending=chosen)
+        future = CallFuture(pending, partial(self._collected, mode))
         return future.get(deadline=self._deadline) if registration.blocking else future
 
-    def _materialized(self, mode: Mode, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RankCall:
-        """Futures among the arguments as their values, or as their shards where these fit the ranks."""
+    def _value(self, value: Any) -> Any:
+        """The value of a future that is no batch; workers themselves see to those of batches."""
+        return value.get(deadline=self._deadline) if isinstance(value, CallFuture) else value
 
-        def value_of(value: Any) -> Any:
-            if not isinstance(value, CallFuture):
-                return value
-            shards = value.shards(self.world_size) if mode.takes_shards else []
-            return Shards(tuple(shards)) if shards else value.get(deadline=self._deadline)
-
-        return tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
+    def _calls(self, mode: Mode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, RankCall]:
+        if mode.in_turns:
+            self._turn += 1
+            return {(self._turn - 1) % self.world_size: (args, kwargs)}
+        return {0: (args, kwargs)} if mode.rank_zero else self._by_rank(args, kwargs)
 
     def _by_rank(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[int, RankCall]:
         """The call of each rank from lists with one item for each."""
@@ -157,9 +255,8 @@ class WorkerGroup:
             check_per_rank(name, value, self.world_size)
         return {rank: _items(rank, args, kwargs) for rank in range(self.world_size)}
 
-    def _collected(self, mode: Mode, padding: Padding | None, outputs: list[Any]) -> Any:
-        result = mode.collect_fn(self, _only(outputs) if mode.rank_zero else outputs)
-        return result if padding is None else without_padding(result, padding)
+    def _collected(self, mode: Mode, outputs: list[Any]) -> Any:
+        return mode.collect_fn(self, _only(outputs) if mode.rank_zero or mode.in_turns else outputs)
 
     def _checked(self, method: str) -> str:
         """The method's name, if the workers have it.
@@ -183,6 +280,11 @@ def public_methods(cls: type) -> dict[str, FunctionType]:
             if not name.startswith("_") and isinstance(function, FunctionType):
                 found[name] = function
     return found
+
+
+def roles_of(cls: type) -> dict[str, type]:
+    """The classes of the workers that share a process of this class, by role; empty if it is one worker's own."""
+    return vars(cls).get(ROLES, {})
 
 
 def _items(rank: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RankCall:

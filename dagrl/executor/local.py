@@ -7,8 +7,10 @@ import weakref
 from collections.abc import Sequence
 
 from dagrl.compiler import LOCAL
-from dagrl.controller.worker import Identity, born_as
-from dagrl.errors import DagrlError
+from dagrl.controller.naive_group import NaiveWorkerGroup
+from dagrl.controller.resource_pool import ResourcePool
+from dagrl.controller.worker_group import ClassWithInitArgs
+from dagrl.errors import DagrlError, WorkerError
 from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.events import OpProgressed
 from dagrl.executor.layout import SourceRows
@@ -27,9 +29,10 @@ class LocalExecutor(Executor):
             if group.pool.num_processes > 1:
                 asked = f"pool `{group.pool.name}` asks for {group.pool.num_processes}"
                 raise DagrlError(f"the local executor runs one process, {asked}: use `--executor ray`")
-        with born_as(Identity()):  # whatever the environment says of ranks
-            self.host = NodeHost(deployment, pools=deployment.pools())
-        here = InProcessSet("here", [self.host])
+        maker = ClassWithInitArgs(NodeHost, deployment, pools=deployment.pools())
+        group = _started(maker)
+        here = InProcessSet(group)
+        self.host: NodeHost = group.workers[0]
         super().__init__(planned, dict.fromkeys(deployment.pools(), here), seed=seed, deadline=NODE_DEADLINE)
         told = weakref.WeakMethod(self._progressed)  # the host outlives the executor, which it must not keep alive
 
@@ -47,6 +50,15 @@ class LocalExecutor(Executor):
     def close(self) -> None:
         """End the processes that nodes have started."""
         self._end()
+
+
+def _started(maker: ClassWithInitArgs) -> NaiveWorkerGroup:
+    """The group of one host; what its construction raises is raised as it was."""
+    try:
+        return NaiveWorkerGroup(ResourcePool([1]), maker, name_prefix="here")
+    except WorkerError as error:
+        failure = error
+    raise failure.original or failure
 
 
 class LocalRuntime:

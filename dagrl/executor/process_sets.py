@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dagrl.errors import DagrlError
+from dagrl.controller.future import CallFuture
+from dagrl.controller.naive_group import NaiveWorkerGroup
+from dagrl.errors import DagrlError, WorkerError
 from dagrl.workers.host import NodeHost
 
 
@@ -74,42 +76,52 @@ class ProcessSet(Protocol):
 class Done:
     """A call that is over."""
 
-    def __init__(self, results: Sequence[Any], error: Exception | None) -> None:
-        self.handles = results
-        self._error = error
+    def __init__(self, future: CallFuture) -> None:
+        self._future = future
+
+    @property
+    def handles(self) -> Sequence[Any]:
+        """What each rank returned, or the error raised."""
+        return self.results()
 
     def expire(self, seconds: float) -> DagrlError:
         """Never asked for."""
         return DagrlError(f"a call that is over has run for {seconds:g} s")
 
     def results(self) -> list[Any]:
-        """What each rank returned, or the error raised."""
-        if self._error is not None:
-            raise self._error
-        return list(self.handles)
+        """What each rank returned; the error raised, as it was raised."""
+        try:
+            return self._future.get()
+        except WorkerError as error:
+            failure = error
+        raise failure.original or failure
 
 
 class InProcessSet:
     """Ranks in this process, called one after the other: one, or several that use no collectives."""
 
-    def __init__(self, name: str, hosts: Sequence[NodeHost]) -> None:
-        self.name = name
-        self.hosts = tuple(hosts)
+    def __init__(self, group: NaiveWorkerGroup) -> None:
+        self.group = group
+
+    @property
+    def name(self) -> str:
+        """Unique in a run."""
+        return self.group.name
+
+    @property
+    def hosts(self) -> Sequence[NodeHost]:
+        """Its ranks' hosts."""
+        return self.group.workers
 
     @property
     def size(self) -> int:
         """Its ranks."""
-        return len(self.hosts)
+        return self.group.world_size
 
     def call(self, method: str, arguments: Sequence[Sequence[Any]]) -> Done:
         """Run the method on every rank now."""
-        results: list[Any] = []
-        try:
-            for host, given in zip(self.hosts, arguments, strict=True):
-                results.append(getattr(host, method)(*given))
-        except Exception as error:  # noqa: BLE001 - handed on to whoever asks for the results
-            return Done(results, error)
-        return Done(results, None)
+        by_place = [list(values) for values in zip(*arguments, strict=True)]
+        return Done(getattr(self.group, method)(*by_place))
 
     def first_done(self, pending: Sequence[Pending], seconds: float) -> Pending | None:
         """The first: every call is over when it returns."""

@@ -14,7 +14,8 @@ import ray
 from dagrl.controller.decorator import Dispatch, register
 from dagrl.controller.future import CallFuture
 from dagrl.controller.machines import join_ray, ray_machine
-from dagrl.controller.ray_group import RayClassWithInitArgs, RayWorkerGroup
+from dagrl.controller.ray_crew import RayClassWithInitArgs
+from dagrl.controller.ray_group import RayWorkerGroup
 from dagrl.controller.ray_pool import RayResourcePool
 from dagrl.controller.session import start_ray
 from dagrl.controller.shipping import ship_user_modules

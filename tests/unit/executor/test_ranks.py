@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dagrl import Mean, Metrics, Objects, Pipeline, Sum, node
 from dagrl.compiler import compile_pipelines
+from dagrl.controller import ClassWithInitArgs, NaiveWorkerGroup, ResourcePool
 from dagrl.errors import NodeError
 from dagrl.executor.base import Executor
 from dagrl.executor.events import ColumnsFreed, Event, OpFinished
@@ -86,10 +87,9 @@ def run(pipeline: Pipeline, ranks: int, count: int = 7, first: int = 0) -> tuple
     SEEN.clear()
     planned = Planned(pipeline, compile_pipelines([pipeline])[0])
     deployment = Deployment((planned,), 0, 1)
-    hosts = [NodeHost(deployment, pools=deployment.pools()) for _ in range(ranks)]
-    executor = Executor(
-        [planned], dict.fromkeys(deployment.pools(), InProcessSet("here", hosts)), seed=0, deadline=60.0
-    )
+    maker = ClassWithInitArgs(NodeHost, deployment, pools=deployment.pools())
+    here = InProcessSet(NaiveWorkerGroup(ResourcePool([ranks]), maker))
+    executor = Executor([planned], dict.fromkeys(deployment.pools(), here), seed=0, deadline=60.0)
     events: list[Event] = []
     executor.subscribe(events.append)
     source = SourceRows(torch.arange(count), torch.arange(first, first + count))

@@ -1,0 +1,47 @@
+"""Noticing lost workers while no call is under way."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from dagrl.controller.ray_pending import RayPending
+from dagrl.errors import WorkerError
+
+if TYPE_CHECKING:
+    from dagrl.controller.ray_group import RayWorkerGroup
+
+_METHOD = "dagrl_ping"
+
+
+def watch(group: RayWorkerGroup, seconds: float) -> None:
+    """Look every so many seconds, in a thread that ends with the group, whether the workers live.
+
+    Each is asked to come back; the answer waits behind the calls under way, but a lost process fails it at once.
+    """
+    threading.Thread(target=_look_after, args=(weakref.ref(group), seconds), daemon=True).start()
+
+
+def _look_after(found: weakref.ref[RayWorkerGroup], seconds: float) -> None:
+    asked: dict[int, Any] = {}
+    pause = threading.Event()
+    while not pause.wait(seconds):
+        group = found()
+        if group is None or not ray.is_initialized():
+            return
+        asked = _looked(group, asked) if group.standing else {}
+        del group
+
+
+def _looked(group: RayWorkerGroup, asked: dict[int, Any]) -> dict[int, Any]:
+    """The answers that are still waited for; a worker whose answer is an error ends the group."""
+    with suppress(WorkerError):
+        if RayPending(group, "a look at it", asked).poll():
+            refs = group.submit(_METHOD, dict.fromkeys(range(group.world_size), ((), {}))).refs
+            return dict(enumerate(refs))
+        return asked
+    return {}
