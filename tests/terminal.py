@@ -84,8 +84,14 @@ class Terminal:
         for each in left:
             if each.is_running():
                 each.kill()
-        os.close(self._master)
-        os.close(self._slave)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the terminal, as somebody does who closes its window."""
+        for end in (self._master, self._slave):
+            if end >= 0:
+                os.close(end)
+        self._master = self._slave = -1
 
     @property
     def text(self) -> str:

@@ -13,6 +13,8 @@ from dagrl.storage.run_folder import CONSOLE
 
 _STREAMS = (1, 2)
 _CHUNK = 1 << 20
+#: Bytes of the end that are looked at for a line that is not over.
+_MOST_OPEN = 1000
 
 
 class ConsoleLog:
@@ -37,10 +39,15 @@ class ConsoleLog:
         return self._saved[1]
 
     def keep_in(self, folder: Path) -> None:
-        """Have the file be ``console.log`` in the folder; it goes on where a former run has left one."""
+        """Have the file be ``console.log`` in the folder; it goes on where a former run has left one.
+
+        Raises:
+            OSError: when that cannot be opened; the nameless file stays then.
+        """
         _flush()
-        self._path = folder / CONSOLE
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        path = folder / CONSOLE
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._path = path
         self._told = os.fstat(self._file).st_size
         self._bring_spool()
         self._redirect()
@@ -48,9 +55,17 @@ class ConsoleLog:
     def new_text(self, most: int) -> str:
         """The end of what was written since the last time."""
         _flush_python()
-        size = os.fstat(self._file).st_size
-        start, self._told = max(self._told, size - most), size
-        return os.pread(self._file, size - start, start).decode("utf-8", "replace") if size > start else ""
+        try:
+            size = os.fstat(self._file).st_size
+            start, self._told = max(self._told, size - most), size
+            return os.pread(self._file, size - start, start).decode("utf-8", "replace") if size > start else ""
+        except OSError:  # a node that closes every descriptor, as a daemon does, has closed this one too
+            return ""
+
+    def open_line(self) -> str:
+        """What was written without an end of the line so far, such as a question."""
+        self._told = max(0, self._told - _MOST_OPEN)
+        return self.new_text(_MOST_OPEN).rpartition("\n")[2]
 
     def content(self) -> bytes:
         """All of it."""
@@ -58,7 +73,7 @@ class ConsoleLog:
         return os.pread(self._file, size, 0)
 
     def stop(self) -> None:
-        """Give the descriptors back."""
+        """Give the descriptors back, once."""
         _flush()
         for stream, saved in self._saved.items():
             os.dup2(saved, stream)
@@ -72,15 +87,17 @@ class ConsoleLog:
             os.dup2(self._file, stream)
 
     def _bring_spool(self) -> None:
-        """Append what has come to the nameless file since the last time."""
+        """Append what has come to the nameless file since the last time, as far as there is room on the disk."""
         spool = self._spool.fileno()
-        while content := os.pread(spool, _CHUNK, self._spooled):  # its position is shared with those who write to it
-            self._spooled += os.write(self._file, content)
+        with contextlib.suppress(OSError):
+            # Its position is shared with those who write to it.
+            while content := os.pread(spool, _CHUNK, self._spooled):
+                self._spooled += os.write(self._file, content)
 
 
 def _flush_python() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # users put all kinds of things there
             stream.flush()
 
 

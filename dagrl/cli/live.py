@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dagrl.cli.console_log import ConsoleLog
+from dagrl.cli.keyboard import Keyboard
 from dagrl.executor.events import Event
 from dagrl.storage.folder import Folder
 from dagrl.storage.run_folder import CONSOLE
@@ -24,15 +27,22 @@ _STOPPING = 0.5
 class Live:
     """Holds the terminal from its making until ``close``, or until the view is lost: then it is not ``alive``."""
 
-    def __init__(self, info: RunInfo, on_breakpoint: Callable[[], None]) -> None:
+    def __init__(self, info: RunInfo, on_reader: Callable[[], None]) -> None:
+        """Start the view; ``on_reader`` is called when somebody needs the keys, and is to close this.
+
+        Raises:
+            OSError: when it cannot be started.
+        """
         self._folder = Folder(info.folder)
-        self._on_breakpoint = on_breakpoint
-        self._is_kept = False
+        self._on_reader = on_reader
+        self._is_made = self._is_kept = False
         self._console = ConsoleLog()
+        self._keyboard = Keyboard(on_reader)
         terminal = self._console.start()
         try:
-            self._feed = Feed(info, terminal)
+            self._feed = Feed(info, terminal, self._keyboard.start())
         except BaseException:
+            self._keyboard.stop()
             self._console.stop()
             raise
         self._before = signal.signal(signal.SIGTSTP, self._stop)
@@ -46,9 +56,11 @@ class Live:
 
     def folder_is_made(self) -> None:
         """Keep the console in the run folder; elsewhere than on a local disk that happens at the end."""
+        self._is_made = True
         if self._folder.is_local:
-            self._console.keep_in(Path(self._folder.path()))
-            self._is_kept = True
+            with contextlib.suppress(OSError):  # it is shown at the end then
+                self._console.keep_in(Path(self._folder.path()))
+                self._is_kept = True
 
     def tell(self, event: Event) -> None:
         """Show an event."""
@@ -66,28 +78,41 @@ class Live:
         """The end of what was written to the console since the last time."""
         return self._console.new_text(most)
 
+    def question(self) -> str:
+        """The line of the console that is not over: who reads has asked for something there."""
+        return self._console.open_line()
+
     def why(self) -> str:
-        """What became of a view that is no longer alive."""
-        return self._feed.why()
+        """What became of a view that is no longer alive, which may have said why on the console."""
+        return f"{self._feed.why()} ({CONSOLE} may say why)" if self._is_kept else self._feed.why()
 
     def close(self) -> None:
         """Give the terminal back; a console that no run folder keeps is shown there."""
         self._feed.close()
+        self._keyboard.stop()
         self._console.stop()
-        signal.signal(signal.SIGTSTP, self._before)
         sys.breakpointhook = self._hook
+        if threading.current_thread() is threading.main_thread():  # no other may; the answer does no harm
+            signal.signal(signal.SIGTSTP, self._before)
         if not self._is_kept:
-            self._keep_elsewhere()
+            self._keep_elsewhere(self._console.content())
 
-    def _keep_elsewhere(self) -> None:
-        content = self._console.content()
-        if not content:
-            return
-        if self._folder.is_local or not self._folder.names():
-            os.write(2, content)
-            return
-        before = self._folder.read(CONSOLE) if self._folder.exists(CONSOLE) else b""
-        self._folder.write(CONSOLE, before + content)
+    def _keep_elsewhere(self, content: bytes) -> None:
+        """In the run folder, if this run has one that can be reached; else on the terminal."""
+        if content and not self._is_in_folder(content):
+            with contextlib.suppress(OSError):
+                os.write(2, content)
+
+    def _is_in_folder(self, content: bytes) -> bool:
+        if self._folder.is_local or not self._is_made:  # a folder that was refused is another run's
+            return False
+        try:
+            before = self._folder.read(CONSOLE) if self._folder.exists(CONSOLE) else b""
+            self._folder.write(CONSOLE, before + content)
+        # The file systems behind fsspec share no base class of their errors but this one.
+        except Exception:  # noqa: BLE001
+            return False
+        return True
 
     def _stop(self, number: int, frame: Any) -> None:
         """Ctrl-Z: the view leaves the screen first, so that the shell's prompt does not land there."""
@@ -97,5 +122,5 @@ class Live:
 
     def _break(self, *arguments: Any, **more: Any) -> Any:
         """A debugger needs the terminal."""
-        self._on_breakpoint()
+        self._on_reader()
         return self._hook(*arguments, **more)

@@ -13,7 +13,7 @@ from dagrl import __version__
 from dagrl.cli.check import check
 from dagrl.cli.new import new
 from dagrl.cli.nodes import nodes
-from dagrl.cli.output import prepare_output
+from dagrl.cli.output import prepare_output, warn
 from dagrl.cli.plan import plan
 from dagrl.cli.run import run
 from dagrl.cli.view import view
@@ -45,11 +45,11 @@ def _exit_code() -> int:
     try:
         code = cli.main(standalone_mode=False)
     except UserError as error:
-        print(f"{type(error).__name__}: {error.message()}", file=sys.stderr)
+        warn(f"{type(error).__name__}: {error.message()}")
         return 2
     except DagrlError as error:
         notes: list[str] = getattr(error, "__notes__", [])
-        print("\n  ".join([f"{type(error).__name__}: {error}", *notes]), file=sys.stderr)
+        warn("\n  ".join([f"{type(error).__name__}: {error}", *notes]))
         return 1
     except click.ClickException as error:
         error.show()
@@ -57,6 +57,6 @@ def _exit_code() -> int:
     except (KeyboardInterrupt, click.Abort):
         return 130
     except Exception:  # noqa: BLE001 - the last line of defence: every failure is shown and sets the exit code
-        traceback.print_exc()
+        warn(traceback.format_exc().rstrip("\n"))
         return 1
     return code if isinstance(code, int) else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -13,7 +12,7 @@ import click
 
 from dagrl.cli.machine import Kind, machine_of
 from dagrl.cli.options import EXECUTOR, FILE, SET
-from dagrl.cli.output import say
+from dagrl.cli.output import say, warn
 from dagrl.cli.run_facts import info_of
 from dagrl.cli.stopped import cause, exit_code, resume_command
 from dagrl.cli.ui_option import UI, Mode, mode_of
@@ -124,10 +123,10 @@ def _ends_told(context: click.Context, folder: str, go_on: str) -> Generator[Non
     try:
         yield
     except StoppedNow as stopped:
-        print(f"stopped at once by {cause(stopped.number)}, in the middle of a step; {go_on}", file=sys.stderr)
+        warn(f"stopped at once by {cause(stopped.number)}, in the middle of a step; {go_on}")
         context.exit(exit_code(stopped.number))
     except KeyboardInterrupt:
-        print(f"stopped by Ctrl-C; {_saved(newest_step(checkpoints_of(folder)), go_on)}", file=sys.stderr)
+        warn(f"stopped by Ctrl-C; {_saved(newest_step(checkpoints_of(folder)), go_on)}")
         raise
     except UserError:
         raise
@@ -147,7 +146,7 @@ def _tell_end(result: RunResult, folder: str, go_on: str, key: str | None) -> No
 
     if result.stopped_by is not None:
         how = f"stopped by {key or cause(result.stopped_by)} after step {result.step}, saved as {result.saved}"
-        print(f"{how}; {go_on}", file=sys.stderr)
+        warn(f"{how}; {go_on}")
         return
     if result.resumed_from == result.step:
         say(f"nothing is left to do: {folder} is done, with all its {result.step} steps")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
-import sys
 
 import click
 from click.core import ParameterSource
@@ -41,7 +41,8 @@ def announce(number: int, key: str | None = None) -> None:
     It is written past Python's buffers, which a signal may find in use.
     """
     text = f"{key or cause(number)}: this step is finished and saved first; once more to stop at once\n"
-    os.write(sys.stderr.fileno(), text.encode())
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        os.write(2, text.encode())
 
 
 def exit_code(number: int) -> int:

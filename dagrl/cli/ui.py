@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from dataclasses import replace
 from types import TracebackType
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dagrl.cli.heard import Heard
 from dagrl.cli.live import Live
-from dagrl.cli.output import say
+from dagrl.cli.output import say, warn
 from dagrl.cli.stopped import announce, cause
 from dagrl.cli.ui_option import Mode
 from dagrl.errors import UserError, counted
@@ -72,10 +71,10 @@ class RunUi:
         self._heard.start()
         if self._mode == "live":
             try:
-                self._live = Live(self._info, self._leave_for_a_debugger)
+                self._live = Live(self._info, self._leave_for_a_reader)
             except OSError as error:
                 self._mode = "lines"
-                print(f"the live view cannot be started: {error}; the run goes on with lines", file=sys.stderr)
+                warn(f"the live view cannot be started: {error}; the run goes on with lines")
         return self
 
     def __exit__(
@@ -116,8 +115,9 @@ class RunUi:
         self._state.apply(event)
         self._in_loop = (self._in_loop or isinstance(event, StepStarted)) and not isinstance(event, RunFinished)
         shown = self._lines.lines(event)
-        if self._live is not None:
-            self._tell(self._live, event, shown)
+        live = self._live  # another thread may take it away
+        if live is not None:
+            self._tell(live, event, shown)
         elif self._mode == "lines":
             for line in shown:
                 say(line)
@@ -131,7 +131,7 @@ class RunUi:
         if self._live is not None and (text := self._live.new_text(_MOST_TEXT)):
             emit(ConsoleWritten(now, text))
         self._obey()
-        if PAUSE in self._words and not self._is_stopping() and self._state.step_done < self._state.steps:
+        if self._is_pause_asked() and not self._is_stopping() and self._state.step_done < self._state.steps:
             self._pause(emit)
         self._words.clear()
         if self._is_stopping() and not self._told_stop:
@@ -169,6 +169,10 @@ class RunUi:
             self._obey()
         emit(RunContinued(time.time(), step))
 
+    def _is_pause_asked(self) -> bool:
+        """By p, once or an odd number of times: until the run pauses, the second takes the first back."""
+        return self._words.count(PAUSE) % 2 == 1
+
     def _is_stopping(self) -> bool:
         return self._stop is not None and self._stop.signal is not None
 
@@ -177,12 +181,15 @@ class RunUi:
         assert self._stop.signal is not None
         return self.stop_asked_by or cause(self._stop.signal)
 
-    def _leave_for_a_debugger(self) -> None:
-        self._go_on_with_lines("the live view has left the terminal to the debugger")
+    def _leave_for_a_reader(self) -> None:
+        """A debugger, or who else reads from the terminal; what it has asked is shown there."""
+        question = self._live.question() if self._live is not None else ""
+        self._go_on_with_lines("the live view has left the terminal to the code that reads from it")
+        print(question, end="", flush=True)
 
     def _go_on_with_lines(self, why: str) -> None:
-        if self._live is not None:
-            live, self._live = self._live, None
+        live, self._live = self._live, None
+        if live is not None:
             self._mode = "lines"
             live.close()
-            print(why, file=sys.stderr)
+            warn(why)

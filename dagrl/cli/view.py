@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
+import shutil
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +11,7 @@ import click
 
 from dagrl.cli.output import say
 from dagrl.cli.run_facts import info_of
+from dagrl.cli.stopped import exit_code
 from dagrl.cli.ui_option import what_live_lacks
 from dagrl.errors import ConfigError, Problem
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from dagrl.storage.run_reader import RunReader
+    from dagrl.tui.run_info import RunInfo
 
 #: Seconds between two looks at a folder that is not on a local disk, and at whether the run lives.
 _FAR, _ALIVE = 5.0, 1.0
@@ -34,7 +34,8 @@ _WIDTH, _HEIGHT = 120, 40
     "--ui", type=click.Choice(["live", "text"]),
     help="The view, or one frame as text. [default: live on a terminal, else text]",
 )  # fmt: skip
-def view(folder: str, at: int | None, ui: Literal["live", "text"] | None) -> None:
+@click.pass_context
+def view(context: click.Context, folder: str, at: int | None, ui: Literal["live", "text"] | None) -> None:
     """Show the run in the folder RUN, any fsspec URL, while it goes on or after it."""
     from dagrl.storage.run_reader import RunReader
 
@@ -46,9 +47,12 @@ def view(folder: str, at: int | None, ui: Literal["live", "text"] | None) -> Non
         from dagrl.tui.screen import Screen
         from dagrl.tui.viewer import Viewer
 
-        Viewer(Screen(), followed).run()
+        ended_by = Viewer(Screen(), followed).run()
+        if ended_by is not None:
+            context.exit(exit_code(ended_by))
         return
-    lines = followed.picture(int(os.environ.get("COLUMNS") or _WIDTH), _HEIGHT, 0, with_help=False)
+    width = shutil.get_terminal_size((_WIDTH, _HEIGHT)).columns
+    lines = followed.picture(width if width > 0 else _WIDTH, _HEIGHT, 0, with_help=False)
     say("\n".join(line.plain.rstrip() for line in lines).rstrip())
 
 
@@ -58,17 +62,17 @@ class Followed:
     fd = None
 
     def __init__(self, reader: RunReader, at: int | None) -> None:
-        from dagrl.compiler.plan import plan_from_dict
         from dagrl.tui.replay import rebuild
 
         self._reader = reader
         self._at = at
         self._rebuild = rebuild
-        self._info = info_of([plan_from_dict(one) for one in reader.plans], folder=reader.url, steers=False)
+        self._info = replace(_info(reader), at=at)
         self._info_once_gone = replace(self._info, title=f"{self._info.title} (its process is gone)")
         self._read_at = self._looked_at = time.monotonic()
         self._lives = reader.is_in_use()
-        self._state = self._rebuild(reader.events.new_lines(), at)
+        self._state = self._rebuild(reader.all_lines(), at)
+        self._is_behind = False
         self.is_over = False
         if at is not None:
             self._check_step(at)
@@ -76,12 +80,14 @@ class Followed:
     def read(self) -> bool:
         """Take the events that have come since."""
         now = time.monotonic()
-        if self._at is not None or (not self._reader.events.is_local and now - self._read_at < _FAR):
+        if self._at is not None or (not self._reader.is_local and now - self._read_at < _FAR):
             return False
         self._read_at = now
-        with contextlib.suppress(OSError):  # a connection that is back the next time
+        try:
             return self._follow() | self._look()
-        return False
+        except ConfigError:  # a connection that is back the next time
+            self._is_behind = True
+            return False
 
     def pressed(self, key: str) -> None:
         """End the view by q."""
@@ -98,16 +104,15 @@ class Followed:
         return frame(self._state, info, width, height, now, keys=with_help, sample_page=page)
 
     def _follow(self) -> bool:
-        from dagrl.executor.events import event_from_dict
+        from dagrl.tui.event_line import read_event
 
-        events = self._reader.events
-        if events.is_replaced():
-            events.restart()
-            self._state = self._rebuild(events.new_lines(), None)
+        if self._is_behind or self._reader.is_replaced():
+            self._state = self._rebuild(self._reader.all_lines(), None)
+            self._is_behind = False
             return True
-        lines = list(events.new_lines())
+        lines = list(self._reader.new_lines())
         for line in lines:
-            event = event_from_dict(json.loads(line))
+            event = read_event(line)
             if event is not None:
                 self._state.apply(event)
         return bool(lines)
@@ -124,8 +129,26 @@ class Followed:
         walk = self._state.last_walk
         if walk is not None and walk.step == at:
             return
-        self._reader.events.restart()
-        done = self._rebuild(self._reader.events.new_lines(), None).step_done
+        done = self._rebuild(self._reader.all_lines(), None).step_done
         there = "none is done yet" if not done else f"steps 1 to {done} are there" if done > 1 else "step 1 is there"
         fix = f"give one of them as `--at`, such as `--at {done}`" if done else "wait for the first step"
         raise ConfigError([Problem(f"the run in `{self._reader.url}` has no step {at}: {there}.", fix=fix)])
+
+
+def _info(reader: RunReader) -> RunInfo:
+    """What the plans say.
+
+    Raises:
+        ConfigError: when they are damaged, or of another version.
+    """
+    from dagrl.compiler.plan import plan_from_dict
+
+    try:
+        info = info_of([plan_from_dict(one) for one in reader.plans], folder=reader.url, steers=False)
+        for plan in info.plans:
+            info.graph(plan.pipeline)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        what = f"`{reader.url}/plan.json` holds no plans that this version of dagrl can read."
+        fix = "view the run with the version of dagrl that ran it, or give the folder of another run"
+        raise ConfigError([Problem(what, fix=fix)]) from error
+    return info

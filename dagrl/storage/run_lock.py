@@ -16,6 +16,7 @@ from dagrl.errors import ConfigError, Problem
 from dagrl.storage.folder import Folder
 
 LOCK = "lock.json"
+_FIELDS = frozenset({"pid", "host", "started", "since"})
 #: What this process holds on local disks: it would get the same lock twice, and reading a locked file lets it go.
 _HELD: dict[str, dict[str, Any]] = {}
 
@@ -109,7 +110,9 @@ def _record() -> dict[str, Any]:
 def _holder(folder: Folder) -> dict[str, Any]:
     """What the holder wrote; nothing where it has not come to that yet, or has just gone."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return json.loads(folder.read(LOCK))
+        record: Any = json.loads(folder.read(LOCK))
+        if isinstance(record, dict) and record.keys() >= _FIELDS:  # pyright: ignore[reportUnknownMemberType]
+            return record  # pyright: ignore[reportUnknownVariableType]
     return {}
 
 

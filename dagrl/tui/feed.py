@@ -41,18 +41,26 @@ _CODE = f"import sys; sys.path.append({_ROOT!r}); from dagrl.tui.live import mai
 class Feed:
     """A view of this run on the terminal, from ``start`` until ``close`` or until it is lost; then it is not ``alive``.
 
-    ``terminal`` is the descriptor of the screen; the keys come from descriptor 0.
+    ``terminal`` is the descriptor of the screen, ``keys`` that of the keyboard.
     """
 
-    def __init__(self, info: RunInfo, terminal: int) -> None:
-        self._terminal = terminal
-        self._before = termios.tcgetattr(0)
+    def __init__(self, info: RunInfo, terminal: int, keys: int = 0) -> None:
+        """Start the view.
+
+        Raises:
+            OSError: when it cannot be started.
+        """
+        self._terminal, self._keys = terminal, keys
+        self._before = _attributes(keys)
         self._has_terminal = False
         self._words: list[str] = []
         self._socket, theirs = socket.socketpair()
         with theirs, _held_back():
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CODE, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdout=terminal
+                [sys.executable, "-P", "-c", _CODE, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=keys,
+                stdout=terminal,
             )
         self._socket.setblocking(False)
         self._lines = LineReader(self._socket)
@@ -75,7 +83,9 @@ class Feed:
         """Until the user asks for something, the view dies, or the time is over."""
         self._push()
         if self.alive:
-            select.select([self._socket], [], [], seconds)
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            poll.poll(seconds * 1000)
             self._hear()
 
     def close(self) -> None:
@@ -93,7 +103,7 @@ class Feed:
         code = self._process.returncode
         if code is None or code == 0:
             return "it has ended"
-        return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it failed with exit code {code}"
+        return f"it was ended by {_signal_name(-code)}" if code < 0 else f"it failed with exit code {code}"
 
     def wait_until_stopped(self, seconds: float) -> None:
         """Until Ctrl-Z has stopped the view, which leaves the screen before, or the time is over."""
@@ -148,13 +158,28 @@ class Feed:
             self._process.kill()
             self._process.wait()
         if self._process.returncode != 0 and self._has_terminal:
-            restore(self._terminal, self._before)
+            restore(self._terminal, self._keys, self._before)
 
 
-def restore(terminal: int, attributes: Any) -> None:
+def _attributes(terminal: int) -> Any:
+    try:
+        return termios.tcgetattr(terminal)
+    except termios.error as error:
+        raise OSError(*error.args) from error
+
+
+def _signal_name(number: int) -> str:
+    """Not each signal that there is has a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def restore(terminal: int, keys: int, attributes: Any) -> None:
     """Give a terminal back that a view has not left; one that is stopped by Ctrl-S is not waited for."""
     with contextlib.suppress(OSError, termios.error), _background_may_write():
-        termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+        termios.tcsetattr(keys, termios.TCSANOW, attributes)
         opened = open_terminal(terminal)
         try:
             write_within(opened, LEAVE_SCREEN.encode(), 0.5)
@@ -165,11 +190,11 @@ def restore(terminal: int, attributes: Any) -> None:
 @contextmanager
 def _background_may_write() -> Generator[None]:
     """A process in the background would be stopped for setting attributes."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -26,14 +26,25 @@ def duration(seconds: float | None) -> str:
 
 
 def of_duration(done: float, whole: float, between: str = " of ") -> str:
-    """A part of a duration, the unit said once where it is one: `61 of 117 ms`, `4.0 s of 82 ms`."""
+    """A part of an expected duration, the unit said once: `61 of ~117 ms`, `1:01 of ~3:25 min`.
+
+    What takes longer than expected says how many times as long: `187 ms 1.4x`.
+    """
+    if not is_number(done) or not is_number(whole):
+        return duration(done)
+    if done > whole:
+        return f"{duration(done)} {count(done / whole, 1)}x" if whole > 0 else duration(done)
     whole_text = duration(whole)
     number, _, unit = whole_text.partition(" ")
-    scale = {"ms": 1000.0, "s": 1.0}.get(unit)
-    if scale is None or not is_number(done) or done * scale >= 999.5:
-        return f"{duration(done)}{between}{whole_text}"
-    decimals = 1 if "." in number else 0
-    return f"{max(0.0, done) * scale:.{decimals}f}{between}{whole_text}"
+    match unit:
+        case "ms" | "s":
+            decimals = 1 if "." in number else 0
+            part = f"{max(0.0, done) * (1000 if unit == 'ms' else 1):.{decimals}f}"
+        case "min":
+            part = _minutes(max(0.0, done))
+        case _:
+            part = clock(done)
+    return f"{part}{between}~{whole_text}"
 
 
 def clock(seconds: float | None) -> str:
@@ -48,12 +59,14 @@ def clock(seconds: float | None) -> str:
     return f"{days}d {hours:02d}:{minutes:02d}:{rest:02d}"
 
 
-def count(value: float | None) -> str:
-    """How many: `512`, `8.5k`, `3.2M`."""
+def count(value: float | None, decimals: int = 0) -> str:
+    """How many: `512`, `8.5k`, `3.2M`; those below ten with ``decimals``, where they are no whole numbers."""
     if value is None or not is_number(value):
         return NOTHING
     for limit, divisor, suffix in ((999.5, 1.0, ""), (999_500.0, 1e3, "k"), (999_500_000.0, 1e6, "M")):
         if abs(value) < limit:
+            if not suffix and decimals and abs(value) < 9.95:
+                return f"{value:.{decimals}f}"
             return _three(value / divisor, whole=not suffix) + suffix
     return f"{value / 1e9:.3g}G"
 

@@ -10,7 +10,7 @@ from dagrl.tui.layout import full_layout, kind_of
 from dagrl.tui.panels.dag import dag_panel, node_list, phase
 from dagrl.tui.panels.footer import footer, help_panel
 from dagrl.tui.panels.header import header
-from dagrl.tui.panels.last_step import last_step_panel, step_bar
+from dagrl.tui.panels.last_step import last_step_panel, step_bar, step_title
 from dagrl.tui.panels.learning import learning_lines, learning_panel
 from dagrl.tui.panels.memory import memory_panel
 from dagrl.tui.panels.notices import failure_panel, notices
@@ -18,7 +18,7 @@ from dagrl.tui.panels.samples import latest_samples, mixed, sample_lines, sample
 from dagrl.tui.run_info import RunInfo
 from dagrl.tui.state import RunState
 
-_CURVES = 3
+_CURVES, _MOST_CURVES, _SAMPLES = 3, 6, 4
 
 
 def frame(
@@ -87,10 +87,11 @@ def _medium(state: RunState, info: RunInfo, width: int, height: int, now: float,
     if keys:
         return [*head, *help_panel(state, info, width, rest), *foot]
     inner = width - 2
-    curves = learning_lines(state, inner, _CURVES)
     step = [step_bar(state, info, inner)]
-    nodes = node_list(state, info, inner, max(1, rest - len(curves) - len(step) - 3), now)
-    sections = [(f"step DAG · {phase(state, info)}", nodes), ("learning", curves), ("last step", step)]
+    nodes = node_list(state, info, inner, max(1, rest - _CURVES - len(step) - 3), now)
+    spare = 0 if _has_failed(state) else rest - _num_nodes(info, len(nodes)) - len(step) - _SAMPLES - 4
+    curves = learning_lines(state, inner, max(_CURVES, spare), rows=1)
+    sections = [(f"step DAG · {phase(state, info)}", nodes), ("learning", curves), (step_title(state), step)]
     lines = [each for title, block in sections for each in (_rule(title, width), *_indented(block))]
     more = rest - len(lines)
     if _has_failed(state) and more >= 3:
@@ -101,11 +102,14 @@ def _medium(state: RunState, info: RunInfo, width: int, height: int, now: float,
 
 
 def _small(state: RunState, info: RunInfo, width: int, height: int, now: float) -> list[Text]:
-    """The header and the nodes; the most pressing notice at the end."""
+    """The header and the nodes, curves where there is room; the most pressing notice at the end."""
     head = header(state, info, width, now)[: max(1, height - 1)]
     told = notices(state, info, now)[:1] if height >= 8 else []
-    nodes = node_list(state, info, width, max(0, height - len(head) - len(told)), now)
-    return [*head, *fit_all(nodes, width, height - len(head) - len(told)), *told]
+    rest = height - len(head) - len(told)
+    nodes = node_list(state, info, width, max(0, rest), now)
+    most = min(_MOST_CURVES, rest - max(_num_nodes(info, 0), len(nodes)) - 1)
+    curves = [_rule("learning", width), *_indented(learning_lines(state, width - 1, most, rows=1))] if most > 0 else []
+    return [*head, *fit_all(nodes, width, rest - len(curves)), *curves, *told]
 
 
 def _foot(state: RunState, info: RunInfo, width: int, now: float) -> list[Text]:
@@ -115,7 +119,13 @@ def _foot(state: RunState, info: RunInfo, width: int, now: float) -> list[Text]:
 
 def _samples(state: RunState, width: int, height: int) -> list[Text]:
     rows = latest_samples(state)
-    return sample_lines(mixed(rows.samples)[:height], width) if rows is not None else []
+    return sample_lines(mixed(rows.samples)[:height], width, height) if rows is not None else []
+
+
+def _num_nodes(info: RunInfo, unknown: int) -> int:
+    """Of a training step, so that nothing below them moves during an evaluation."""
+    graph = info.graph(info.training)
+    return len(graph.nodes) if graph is not None else unknown
 
 
 def _has_failed(state: RunState) -> bool:

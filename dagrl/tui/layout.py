@@ -11,7 +11,8 @@ from dagrl.tui.run_info import RunInfo
 Kind = Literal["full", "medium", "small"]
 _LEAST_SIDE, _USUAL_SIDE, _MOST_SIDE = 32, 38, 72
 _LEAST_DAG, _LEAST_SAMPLES = 12, 4
-_MOST_DAG_WITHOUT_DRAWING = 18
+_MOST_DAG_WITHOUT_PLAN = 18
+_LEAST_STEP = 8
 _MEMORY = 6
 _HEADER, _FOOTER = 1, 2
 _NOTES = 4
@@ -42,14 +43,21 @@ def full_layout(info: RunInfo, width: int, height: int) -> Full:
     """The graph beside the curves where its drawing fits there, else above them, else as a list beside them."""
     body = height - _HEADER - _FOOTER
     side = min(_MOST_SIDE, max(_USUAL_SIDE, width * 3 // 10))
-    middle = min(max(8, _num_lanes(info) + _NOTES + 2), body // 2 - 2)
+    middle = min(max(_LEAST_STEP, _num_lanes(info) + _NOTES + 2), body // 2 - 2)
     room = body - middle - _LEAST_SAMPLES
     beside = [(False, each) for each in range(side, _LEAST_SIDE - 1, -1)]
     for is_wide, each in (*beside, (True, side)):
         needed = drawing_height(info, info.training, width - 4 - (0 if is_wide else each), room - 2)
         if needed is not None:
             return _shared_out(is_wide, each, max(needed + 2, _LEAST_DAG), middle, body)
-    return _shared_out(False, side, min(room, _MOST_DAG_WITHOUT_DRAWING), middle, body)
+    top = min(max(_list_height(info), _LEAST_DAG), body - _LEAST_STEP - _LEAST_SAMPLES)
+    return _shared_out(False, side, top, min(middle, body - top - _LEAST_SAMPLES), body)
+
+
+def _list_height(info: RunInfo) -> int:
+    """Of the panel with every node of a training step as a list."""
+    graph = info.graph(info.training)
+    return _MOST_DAG_WITHOUT_PLAN if graph is None else len(graph.nodes) + 2
 
 
 def _shared_out(is_wide: bool, side: int, top: int, middle: int, body: int) -> Full:

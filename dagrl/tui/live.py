@@ -6,22 +6,27 @@ It loads neither torch nor Ray, and restores the terminal also when the run is k
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 
 from rich.text import Text
 
-from dagrl.executor.events import RunContinued, RunPaused, StopRequested, event_from_dict
+from dagrl.executor.events import StopRequested
+from dagrl.tui.event_line import read_event
 from dagrl.tui.frame import frame
 from dagrl.tui.run_info import RunInfo
-from dagrl.tui.screen import Screen
+from dagrl.tui.screen import Screen, write_within
 from dagrl.tui.state import RunState
+from dagrl.tui.text import safe_in_full
 from dagrl.tui.viewer import Viewer
 from dagrl.tui.wire import CONTINUE, ENTERED, LEAVE, PAUSE, STOP, LineReader
+
+#: Seconds that a terminal may take for the last words; one that is stopped by Ctrl-S takes none.
+_LAST_WORDS = 1.0
 
 
 class Told:
@@ -32,9 +37,8 @@ class Told:
         self._parent = os.getppid()
         self._lines = LineReader(connection)
         self._state = RunState()
-        self._is_paused = False
         self._asked_to_stop = False
-        self.info = RunInfo.from_json(_first_line(connection))
+        self.info = replace(RunInfo.from_json(_first_line(connection)), opened_at=time.time())
         connection.setblocking(False)
         self.was_dismissed = False
 
@@ -61,8 +65,9 @@ class Told:
             self._asked_to_stop = True
             self.say(STOP)
             self._state.apply(StopRequested(time.time(), "q"))
-        elif key in ("p", " "):
-            self.say(CONTINUE if self._is_paused else PAUSE)
+        elif key in ("p", " ") and self._state.outcome is None:
+            self.say(CONTINUE if self._state.paused else PAUSE)
+            self._state.pause_asked = not self._state.paused and not self._state.pause_asked
 
     def say(self, word: str) -> None:
         """Tell the run; one that does not listen any more is noticed elsewhere."""
@@ -77,10 +82,9 @@ class Told:
         if line == LEAVE:
             self.was_dismissed = True
             return
-        event = event_from_dict(json.loads(line))
+        event = read_event(line)  # half of one, where the run was interrupted while it told it
         if event is not None:
             self._state.apply(event)
-            self._is_paused = isinstance(event, RunPaused) or (self._is_paused and not isinstance(event, RunContinued))
 
 
 def _first_line(connection: socket.socket) -> str:
@@ -106,7 +110,9 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     viewer.run()
     if told.is_over and not told.was_dismissed:
-        os.write(1, f"dagrl: the run is gone: it was killed or crashed; go on with: {told.info.resume}\n".encode())
+        last = f"dagrl: the run is gone: it was killed or crashed; go on with: {safe_in_full(told.info.resume)}\n"
+        with contextlib.suppress(OSError):  # as may be the terminal
+            write_within(screen.output_fd, last.encode(), _LAST_WORDS)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ _KNOWN_RUNS = 3
 class NodeStatus:
     """A node: ``seconds`` it took, or runs for so far; ``usual`` ones; rows and tokens of its last run.
 
-    ``waits_for`` are the nodes that must be done before it, ``turn_of`` the one that holds the processes that it needs.
+    ``waits_for`` are the nodes that must be done before it, ``waits_for_all`` tells that none of them is yet, and
+    ``turn_of`` is the one that holds the processes that it needs.
     """
 
     name: str
@@ -34,6 +35,7 @@ class NodeStatus:
     tokens: int = 0
     progress: Progress | None = None
     waits_for: tuple[str, ...] = ()
+    waits_for_all: bool = False
     turn_of: str | None = None
     slowest: str = ""
 
@@ -76,7 +78,8 @@ def _status(
         return NodeStatus(name, "waiting", usual=usual)
     missing = tuple(_name(graph, parent) for parent in graph.parents[node.id] if parent not in done)
     if missing:
-        return NodeStatus(name, "waiting", usual=usual, waits_for=missing)
+        waits_for_all = len(missing) == len(graph.parents[node.id])
+        return NodeStatus(name, "waiting", usual=usual, waits_for=missing, waits_for_all=waits_for_all)
     holder = next((each for each in graph.nodes if each.pool == node.pool and _is_running(each, walk)), None)
     if holder is None and node.kind == "sync":
         return NodeStatus(name, "running", usual=usual)

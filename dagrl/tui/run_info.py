@@ -18,7 +18,8 @@ class RunInfo:
 
     ``executor`` says where it runs, such as "ray 2 workers"; ``plans`` are those of its pipelines, the training one
     first; ``resume`` is the command that goes on with it; ``every`` the steps between evaluations, by pipeline;
-    ``steers`` says whether the view's keys reach the run.
+    ``steers`` says whether the view's keys reach the run; ``opened_at`` is when a live view began to wait for it;
+    ``at`` is the step after which the run is shown as it was then.
     """
 
     title: str = "dagrl"
@@ -29,6 +30,8 @@ class RunInfo:
     resume: str = ""
     every: Mapping[str, int] = field(default_factory=dict[str, int])
     steers: bool = True
+    opened_at: float | None = None
+    at: int | None = None
 
     def plan(self, pipeline: str) -> Plan | None:
         """The plan of a pipeline; None where it is not known."""

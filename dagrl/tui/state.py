@@ -52,6 +52,8 @@ class RunState:
         self.heard_at: float | None = None
         self.step_done = 0
         self.paused = False
+        #: Somebody at this view has asked for a pause that has not begun; no event tells of it.
+        self.pause_asked = False
         self.stopping_by: str | None = None
         #: "done", "stopped", "failed", or "gone" for a run that has ended without a word; None while it goes on.
         self.outcome: str | None = None
@@ -151,10 +153,13 @@ class RunState:
     def _add_metrics(self, event: StepFinished) -> None:
         by_name = self.series.setdefault(event.pipeline, {})
         for name, value in event.metrics.items():
-            if name not in by_name and len(by_name) < _MOST_NAMES:
-                by_name[name] = Series()
-            if name in by_name and is_number(value):
-                by_name[name].add(event.step, value)
+            series = by_name.get(name)
+            if series is None:
+                if len(by_name) == _MOST_NAMES:
+                    continue
+                series = by_name[name] = Series()
+            if is_number(value):
+                series.add(event.step, value)
 
     def _op_started(self, event: OpStarted) -> None:
         self._walk_of(event).op_started(event)
@@ -200,7 +205,7 @@ class RunState:
         self.stopping_by = event.by
 
     def _paused(self, event: RunPaused) -> None:
-        self.paused = True
+        self.paused, self.pause_asked = True, False
 
     def _continued(self, event: RunContinued) -> None:
         self.paused = False

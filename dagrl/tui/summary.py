@@ -11,7 +11,7 @@ from dagrl.tui.text import pad, safe, safe_lines
 
 _LABEL = 11
 _ERROR_LINES = 6
-_NODES = 6
+_NODES = 4
 _LITTLE = 0.005
 
 

@@ -65,6 +65,31 @@ def pad_left(text: str, width: int) -> str:
     return " " * (width - cells(shown)) + shown
 
 
+def folded(text: str, width: int, most: int) -> list[str]:
+    """Safe text as up to ``most`` lines of at most ``width`` cells, an ellipsis where that is too little for it."""
+    lines: list[str] = []
+    rest = text
+    while len(lines) < most - 1 and cells(rest) > width:
+        head = _beginning(rest, width)
+        if not head:
+            break
+        lines.append(head.rstrip())
+        rest = rest[len(head) :].lstrip()
+    return [*lines, cut(rest, width)] if rest or not lines else lines
+
+
+def _beginning(text: str, width: int) -> str:
+    """As much as fits, up to a space where there is one near the end."""
+    used, end = 0, 0
+    for character in text:
+        used += get_character_cell_size(character)
+        if used > width:
+            break
+        end += 1
+    space = text.rfind(" ", 0, end + 1)
+    return text[: space if space > end // 2 else end]
+
+
 @lru_cache(2048)
 def _safe(text: str) -> str:
     shown: list[str] = []

@@ -16,6 +16,8 @@ _LEAST_NAME = 8
 _NAMES_SHARE = 0.6
 _BETWEEN = "  "
 _PARENT_CELLS = 24
+#: In fewer cells than that no parent could be read.
+_LEAST_PARENTS = 8
 
 
 def draw_tree(graph: StepGraph, labels: Mapping[str, Sequence[Text]], width: int) -> list[Text]:
@@ -67,7 +69,7 @@ def _line(
         if detail.plain.strip():
             rest.append(_BETWEEN)
             rest.append_text(detail)
-    if row.parents:
+    if row.parents and width - column - cells(rest.plain) - len(_BETWEEN) >= min(_LEAST_PARENTS, cells(row.parents)):
         rest.append(_BETWEEN + row.parents, EDGE)
     taken = column if rest else width
     append_fitted(line, head, taken - cells(row.lead))

@@ -18,6 +18,11 @@ from dagrl.tui.screen import Screen
 #: The keys that turn the pages of the samples, and by how much.
 _PAGES = {"s": 1, "right": 1, "down": 1, "left": -1, "up": -1}
 
+#: Ctrl-L: somebody else has written to the terminal.
+_REDRAW = "\x0c"
+#: Without an answer to them they would leave the terminal as it is.
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
 #: Seconds after which a source that cannot tell of news is asked for them.
 _ASK = 0.3
 
@@ -49,7 +54,7 @@ class Source(Protocol):
 
 
 class Viewer:
-    """Shows a source on a screen until it is over, or somebody ends this process by SIGTERM."""
+    """Shows a source on a screen until it is over, or until a signal, which this process does not ignore, ends it."""
 
     def __init__(self, screen: Screen, source: Source) -> None:
         self._screen = screen
@@ -59,18 +64,19 @@ class Viewer:
         self._with_help = False
         self._has_news = self._is_urgent = True
         self._signals: set[int] = set()
-        self._ended = False
+        self._ended_by: int | None = None
 
-    def run(self) -> None:
-        """Draw until the end; the screen is left then, whatever happens."""
-        with _heard(self._signals.add, signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, signal.SIGTERM) as wake:
+    def run(self) -> int | None:
+        """Draw until the end; the screen is left then, whatever happens. What signal was the end, if it was one."""
+        with _heard(self._signals.add, *_ENDING, signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP) as wake:
             try:
-                while not (self._ended or self._source.is_over):
+                while self._ended_by is None and not self._source.is_over:
                     self._turn(wake)
             except EOFError:  # nobody sees it any more
                 pass
             finally:
                 self._screen.leave()
+        return self._ended_by
 
     def _turn(self, wake: int) -> None:
         ready = self._wait(wake)
@@ -118,6 +124,8 @@ class Viewer:
         for key in self._screen.read_keys():
             if key in _PAGES:
                 self._page += _PAGES[key]
+            elif key == _REDRAW:
+                self._screen.forget()
             elif key == "?":
                 self._with_help = not self._with_help
             else:
@@ -127,8 +135,7 @@ class Viewer:
     def _answer_signals(self) -> None:
         heard = self._signals.copy()
         self._signals.clear()
-        if signal.SIGTERM in heard:
-            self._ended = True
+        self._ended_by = next((number for number in _ENDING if number in heard), None)
         if signal.SIGTSTP in heard:
             self._screen.leave()
             stop_here()
@@ -147,7 +154,7 @@ def stop_here() -> None:
 
 @contextmanager
 def _heard(add: Callable[[int], None], *numbers: int) -> Generator[int]:
-    """Have signals collected inside; what is yielded is readable when one has come."""
+    """Have signals collected inside, but for ignored ones; what is yielded is readable when one has come."""
     wake, ring = socket.socketpair()
     wake.setblocking(False)
     ring.setblocking(False)
@@ -156,7 +163,8 @@ def _heard(add: Callable[[int], None], *numbers: int) -> Generator[int]:
         del frame
         add(number)
 
-    before = {number: signal.signal(number, hear) for number in numbers}
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, hear) for number in heard}
     woken = signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
     try:
         yield wake.fileno()

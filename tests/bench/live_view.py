@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import statistics
 import struct
 import subprocess
@@ -24,6 +25,7 @@ from typing import Any
 from tests.bench.__main__ import ROOT, WORK
 
 _SIZE = (40, 120)
+_STEP_2 = re.compile(r'"step": 2\b')
 #: Seconds that the view has to start before its time counts.
 _STARTING = 2.0
 
@@ -145,12 +147,12 @@ def _lengthen(events: Path) -> None:
     """Write the second step of the log again and again, with the numbers of later steps, up to 100 MB."""
     (first, *_) = sorted(events.iterdir())
     lines = first.read_text().splitlines(keepends=True)
-    step = "".join(line for line in lines if '"step": 2,' in line)
+    step = "".join(line for line in lines if _STEP_2.search(line))
     head = [line for line in lines if '"step"' not in line and "RunFinished" not in line]
     with first.open("w") as file:
         file.writelines(head)
         for number in range(2, 2 + 100_000_000 // len(step)):
-            file.write(step.replace('"step": 2,', f'"step": {number},'))
+            file.write(_STEP_2.sub(f'"step": {number}', step))
 
 
 def main() -> None:

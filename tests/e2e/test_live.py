@@ -131,16 +131,16 @@ def test_a_run_is_watched_resized_paused_and_stopped(tmp_path: Path, data: Path)
 
 
 def test_a_run_whose_view_is_killed_goes_on_with_lines(tmp_path: Path, data: Path) -> None:
-    with Terminal(noisy_run(tmp_path, data, 10), environment=ENVIRONMENT) as terminal:
+    with Terminal(noisy_run(tmp_path, data, 20), environment=ENVIRONMENT) as terminal:
         shows_step(terminal, 2)
         view = terminal.view()
         assert "torch" not in "".join(each.path for each in view.memory_maps())
         view.kill()
-        terminal.wait_for("the live view is gone: it was ended by SIGKILL")
-        assert_as_before(terminal)
-        terminal.wait_for("step 7/10")
-        assert b"said by print" in terminal.raw
         assert terminal.wait() == 0
+        _, told, lines = terminal.raw.partition(b"the live view is gone: it was ended by SIGKILL")
+        assert told
+        assert b"step 20/20 reward" in lines
+        assert b"said by print" in lines
         assert any(line.startswith("done: ") for line in terminal.lines)
         assert_as_before(terminal)
 
@@ -153,7 +153,7 @@ def test_a_view_whose_run_is_killed_leaves_the_terminal_as_it_was(tmp_path: Path
         view.parent().kill()
         killed = time.monotonic()
         terminal.wait_for(lambda: not view.is_running(), 10)
-        assert time.monotonic() - killed < 2.0
+        assert time.monotonic() - killed < 4.0
         terminal.read(0.1)
         assert_as_before(terminal)
         assert "the run is gone" in terminal.text
@@ -164,10 +164,9 @@ def view_of(folder: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "dagrl.cli", "view", str(folder), *more]
 
 
-def test_two_views_follow_a_run_that_is_killed_and_goes_on(tmp_path: Path, data: Path) -> None:
-    line = noisy_run(tmp_path, data, 1000, "--save-every", "2", "--resume", "auto")
+def test_two_views_of_different_size_follow_a_run(tmp_path: Path, data: Path) -> None:
     out = tmp_path / "run"
-    run = start(line)
+    run = start(noisy_run(tmp_path, data, 1000))
     try:
         assert wait_for(run, out, after(3))
         with (
@@ -176,21 +175,11 @@ def test_two_views_follow_a_run_that_is_killed_and_goes_on(tmp_path: Path, data:
         ):
             shows_step(small, 3)
             shows_step(large, 4)
+            assert "█" in large.text
             small.press("q")
             assert small.wait(10) == 0
             assert_as_before(small)
-            run.kill()
-            run.communicate()
-            large.wait_for("its process is gone")
-            shown = step_of(large)
-            run = start(line)
-            assert wait_for(run, out, after(shown + 1))
-            shows_step(large, shown + 1)
-            assert "its process is gone" not in large.text
-            assert "█" in large.text
-            large.press("q")
-            assert large.wait(10) == 0
-            assert_as_before(large)
+            shows_step(large, step_of(large) + 1)
     finally:
         run.kill()
         run.communicate()
@@ -202,6 +191,31 @@ def test_two_views_follow_a_run_that_is_killed_and_goes_on(tmp_path: Path, data:
     missing = subprocess.run([*view_of(out), "--at", "999"], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     assert missing.returncode == 2
     assert re.search(r"has no step 999: steps 1 to \d+ are there", missing.stderr)
+
+
+@pytest.mark.long
+def test_a_view_follows_a_run_that_is_killed_and_goes_on(tmp_path: Path, data: Path) -> None:
+    line = noisy_run(tmp_path, data, 1000, "--save-every", "2", "--resume", "auto")
+    out = tmp_path / "run"
+    run = start(line)
+    try:
+        assert wait_for(run, out, after(3))
+        with Terminal(view_of(out), 130, 45, environment=ENVIRONMENT) as view:
+            shows_step(view, 4)
+            run.kill()
+            run.communicate()
+            view.wait_for("its process is gone")
+            shown = step_of(view)
+            run = start(line)
+            assert wait_for(run, out, after(shown + 1))
+            shows_step(view, shown + 1)
+            assert "its process is gone" not in view.text
+            view.press("q")
+            assert view.wait(10) == 0
+            assert_as_before(view)
+    finally:
+        run.kill()
+        run.communicate()
 
 
 def test_what_is_no_run_cannot_be_viewed(tmp_path: Path) -> None:

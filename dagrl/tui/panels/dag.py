@@ -10,7 +10,7 @@ from rich.text import Text
 from dagrl.tui.box_drawing import draw
 from dagrl.tui.canvas import box, fit, join, line
 from dagrl.tui.glyphs import LABEL, LOOKS
-from dagrl.tui.node_labels import RESERVE, box_labels, list_labels
+from dagrl.tui.node_labels import RESERVE, box_labels, list_labels, narrow_labels
 from dagrl.tui.node_status import NodeStatus, shown_pipeline, statuses
 from dagrl.tui.run_info import RunInfo
 from dagrl.tui.state import RunState
@@ -19,7 +19,10 @@ from dagrl.tui.text import cells, safe
 from dagrl.tui.tree_drawing import draw_tree
 
 _MOST_ALIASES = 2
-_MOST_NAME, _TIME, _DETAIL = 24, 14, 22
+_MOST_NAME, _TIME, _DETAIL = 24, 14, 21
+_BUSY = ("running", "stalled", "failed")
+#: In fewer cells a list has short times and details.
+_NARROW, _SHORT_TIME = 60, 8
 
 
 def dag_panel(state: RunState, info: RunInfo, width: int, height: int, now: float) -> list[Text]:
@@ -54,7 +57,9 @@ def node_list(state: RunState, info: RunInfo, width: int, height: int, now: floa
     """One line for each node; where they do not all fit, those around the running one."""
     found = statuses(state, info, now)
     graph = info.graph(shown_pipeline(state, info))
-    labels = {node: _columns(label) for node, label in list_labels(found).items()}
+    labels = _columns(list_labels(found), _TIME, _DETAIL)
+    if width < _NARROW:
+        labels = _columns(narrow_labels(found), _SHORT_TIME, 0)
     lines = draw_tree(graph, labels, width) if graph is not None else _plain_list(labels, found, width)
     return _window(lines, list(found.values()), height)
 
@@ -63,7 +68,9 @@ def phase(state: RunState, info: RunInfo) -> str:
     """What the walk on screen is for."""
     walk = state.walk
     if walk is None:
-        return "before the first step" if state.outcome is None else "no step"
+        if state.outcome is not None:
+            return "no step"
+        return "before the first step" if state.started_at is not None else "starting, models are being loaded"
     kind = "train" if walk.pipeline in (state.training, info.training) else f"evaluate ({safe(walk.pipeline)})"
     batch = f", batch {walk.batch}" if walk.batch > 1 else ""
     return f"{kind}, step {walk.step}{batch}"
@@ -95,10 +102,12 @@ def _height(graph: StepGraph, width: int, height: int) -> int | None:
     return len(drawn)
 
 
-def _columns(label: list[Text]) -> list[Text]:
-    """The name, and what stands behind it in columns as wide for all."""
-    head, time, detail = label
-    return [head, join(fit(time, _TIME), line("  "), fit(detail, _DETAIL))]
+def _columns(labels: Mapping[str, list[Text]], time: int, detail: int) -> dict[str, list[Text]]:
+    """The names, and what stands behind them in columns as wide for all; details as wide as they are for 0 cells."""
+    return {
+        node: [head, join(fit(took, time), line("  "), fit(rest, detail) if detail else rest)]
+        for node, (head, took, rest) in labels.items()
+    }
 
 
 def _plain_list(labels: Mapping[str, list[Text]], found: Mapping[str, NodeStatus], width: int) -> list[Text]:
@@ -108,8 +117,14 @@ def _plain_list(labels: Mapping[str, list[Text]], found: Mapping[str, NodeStatus
 
 
 def _window(lines: list[Text], found: list[NodeStatus], height: int) -> list[Text]:
-    if len(lines) <= height:
-        return lines
-    busy = next((index for index, each in enumerate(found) if each.state in ("running", "stalled", "failed")), 0)
-    start = min(max(0, busy - height // 2), len(lines) - height)
-    return lines[start : start + height] if height > 0 else []
+    """Those around the running one, and in place of the last how many there are besides."""
+    if len(lines) <= height or height < 1:
+        return lines[: max(0, height)]
+    room = max(1, height - 1)
+    busy = next((index for index, each in enumerate(found) if each.state in _BUSY), None)
+    if busy is None:  # between two nodes: the next one
+        busy = next((index for index, each in enumerate(found) if each.state != "done"), 0)
+    start = min(max(0, busy - room // 2), len(lines) - room)
+    above, below = start, len(lines) - start - room
+    told = ", ".join(f"{number} {where}" for number, where in ((above, "above"), (below, "below")) if number)
+    return [*lines[start : start + room], line((f"… {told}", LABEL))][:height]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from rich.text import Text
 
-from dagrl.tui.canvas import Part, apart, box, line
+from dagrl.tui.canvas import Part, apart, box, fit, join, line
 from dagrl.tui.formats import duration
-from dagrl.tui.glyphs import KEY, LABEL, WARNING
+from dagrl.tui.glyphs import KEY, LABEL, LOOKS, WARNING, State
 from dagrl.tui.run_info import RunInfo
 from dagrl.tui.state import RunState
 from dagrl.tui.text import cells, cut, safe
 
+_TOLD: tuple[State, ...] = ("waiting", "queued", "running", "stalled", "done", "failed")
+_SIGNS = "  ".join(f"{LOOKS[state].glyph} {state}" for state in _TOLD)
 _STEERING = (
     ("q", "stop after this step"),
     ("p", "pause"),
@@ -18,6 +22,17 @@ _STEERING = (
     ("?", "all keys"),
     ("Ctrl-C", "stop now"),
 )
+#: What stands on screen and does not explain itself.
+_WORDS = (
+    ("nodes", _SIGNS),
+    ("=", "a call that does not run: another node computes the same"),
+    ("kl", "to the reference model · entropy: both in nats per token"),
+    ("length", "tokens per answer · cut off: answers that reached the limit"),
+    ("clip", "tokens whose loss was clipped · grad: norm of the gradient"),
+    ("gap", "in log-probability, of trained and generating weights"),
+    ("slack", "what a node could take longer for nothing · ~ usual time"),
+)
+_SIDE_BY_SIDE, _KEY_CELLS = 110, 44
 _WATCHING = (("q", "leave"), ("s", "other samples"), ("?", "all keys"))
 
 
@@ -28,9 +43,14 @@ def footer(state: RunState, info: RunInfo, width: int, now: float) -> Text:
 
 
 def help_panel(state: RunState, info: RunInfo, width: int, height: int) -> list[Text]:
-    """Every key with what it does, in a box."""
-    keys = [*_keys(state, info), ("Ctrl-Z", "to the shell, `fg` comes back")]
-    return box("keys", [line((f"{key:>8}", KEY), f"  {what}") for key, what in keys], width, height)
+    """Every key with what it does, and what signs and words mean, in a box: side by side where it is wide."""
+    keys = [*_keys(state, info), ("Ctrl-L", "draw anew"), ("Ctrl-Z", "to the shell, `fg` comes back")]
+    told = [line((f"{key:>8}", KEY), f"  {what}") for key, what in keys]
+    words = [line((f"{word:<9}", KEY), meaning) for word, meaning in _WORDS]
+    if width < _SIDE_BY_SIDE:
+        return box("keys and words", [*told, line(), *(join(line("  "), each) for each in words)], width, height)
+    lines = [join(fit(key, _KEY_CELLS), word) for key, word in zip_longest(told, words, fillvalue=line())]
+    return box("keys and words", lines, width, height)
 
 
 def _keys(state: RunState, info: RunInfo) -> list[tuple[str, str]]:

@@ -28,15 +28,15 @@ def header(state: RunState, info: RunInfo, width: int, now: float) -> list[Text]
     if width < 60:
         short = join(_progress(state, 0), line("  "), _eta(state, info, now))
         return [fit(_name(state, info, width), width), fit(short, width)]
-    pace = _pace(state, info, now) if _goes_on(state) else line(" ")
+    pace = _pace(state, info, now) if _has_eta(state, info) else line(" ")
     bar_width = width - cells(_progress(state, 0).plain) - cells(pace.plain) - 2
     return [
-        apart(_name(state, info, width - 16), _elapsed(state, now), width),
+        apart(_name(state, info, width - 16), _elapsed(state, info, now), width),
         apart(_progress(state, bar_width), pace, width),
     ]
 
 
-def run_status(state: RunState, now: float) -> Part:
+def run_status(state: RunState) -> Part:
     """One word for how the run is, with its glyph."""
     if state.outcome is not None:
         return _OUTCOMES.get(state.outcome, (f"■ {safe(state.outcome)}", "yellow"))
@@ -52,7 +52,7 @@ def run_status(state: RunState, now: float) -> Part:
 
 
 def _name(state: RunState, info: RunInfo, width: int) -> Text:
-    status = run_status(state, 0.0)
+    status = run_status(state) if info.at is None else (f"■ after step {info.at}", "yellow")
     title = safe(info.title) or safe(state.training)
     parts = [safe(" + ".join(info.models)), safe(info.executor)]
     about = "".join(f" · {part}" for part in parts if part)
@@ -74,17 +74,20 @@ def _pace(state: RunState, info: RunInfo, now: float) -> Text:
 
 
 def _eta(state: RunState, info: RunInfo, now: float) -> Text:
-    if not _goes_on(state):
-        return _elapsed(state, now)
+    if not _has_eta(state, info):
+        return _elapsed(state, info, now)
     return line(("ETA ", LABEL), clock(seconds_left(state, info, now)))
 
 
-def _goes_on(state: RunState) -> bool:
-    return state.outcome is None and not state.paused
+def _has_eta(state: RunState, info: RunInfo) -> bool:
+    """Whether it goes on; until it has started there is only the time that it is waited for."""
+    is_starting = state.started_at is None and info.opened_at is not None
+    return state.outcome is None and not state.paused and info.at is None and not is_starting
 
 
-def _elapsed(state: RunState, now: float) -> Text:
-    if state.started_at is None:
+def _elapsed(state: RunState, info: RunInfo, now: float) -> Text:
+    since = state.started_at if state.started_at is not None else info.opened_at
+    if since is None:
         return line()
     end = state.ended_at if state.ended_at is not None else now
-    return line(("for ", LABEL), clock(end - state.started_at), " ")
+    return line(("for ", LABEL), clock(end - since), " ")

@@ -17,8 +17,8 @@ from dagrl.tui.text import cells, pad, pad_left, safe
 
 _LABEL, _VALUE = 9, 8
 _MOST_ROWS, _MAIN_CURVES = 3, 8
-#: A curve on one row keeps so many cells before its range is told beside it.
-_ROOM = 20
+#: A curve on one row keeps so many cells before its range is told beside it, in as many for every curve.
+_ROOM, _SPAN = 20, 18
 #: Label, metric, and whether it is a share; in order of importance.
 _CURVES = (
     ("reward", "reward/mean", False),
@@ -49,14 +49,14 @@ def learning_panel(state: RunState, info: RunInfo, width: int, height: int, now:
     return box("learning", learning_lines(state, width - 4, height - 2), width, height)
 
 
-def learning_lines(state: RunState, width: int, height: int) -> list[Text]:
-    """As many curves as fit, each on as many rows as there are for it."""
+def learning_lines(state: RunState, width: int, height: int, rows: int = _MOST_ROWS) -> list[Text]:
+    """As many curves as fit, each on as many rows as there are for it, at most ``rows``."""
     found = curves(state)
     if not found or height < 1:
         return [line(("no step is done yet", LABEL))]
     shown = found[:_MAIN_CURVES] if height >= 2 * _MAIN_CURVES else found[:height]
-    rows = max(1, min(_MOST_ROWS, height // len(shown)))
-    return [each for curve in shown for each in _drawn(curve, width, rows, state.step_done)]
+    each_rows = max(1, min(rows, height // len(shown)))
+    return [each for curve in shown for each in _drawn(curve, width, each_rows, state.step_done)]
 
 
 def curves(state: RunState) -> list[Curve]:
@@ -92,9 +92,9 @@ def _held_out(state: RunState) -> list[Curve]:
 
 def _drawn(curve: Curve, width: int, rows: int, last_step: int) -> list[Text]:
     series = curve.series
-    span = pad_left(_span(curve), _LABEL + _VALUE)
+    span = pad_left(_span(curve), _SPAN - 1)
     room = width - _LABEL - _VALUE - 1
-    tail = f"  {span}" if rows == 1 and room - cells(span) - 2 >= _ROOM else ""
+    tail = f"  {span}" if rows == 1 and room - _SPAN - 1 >= _ROOM else ""
     room -= cells(tail)
     drawn = spark(series.points(), room, rows, last_step=last_step, holds=not curve.is_held_out)
     latest = series.latest.value if series.latest is not None else None
@@ -109,4 +109,6 @@ def _span(curve: Curve) -> str:
     """What the height of the curve spans."""
     show = percent if curve.is_share else number
     least, greatest = curve.series.least, curve.series.greatest
+    if curve.series.count < 2:
+        return ""
     return f"{show(least)} to {show(greatest)}" if greatest > least else "unchanged"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from dagrl.errors import counted
 from dagrl.executor.events import RankMemory
 from dagrl.tui.canvas import box, fit, join, line
 from dagrl.tui.formats import num_bytes, of_bytes
@@ -34,7 +35,7 @@ def memory_lines(state: RunState, width: int, height: int) -> list[Text]:
     label = _POOL_RANK if several else _RANK
     lines = [_rank(safe(pool) if several else "rank", label, rank, memory, width) for pool, rank, memory in shown]
     if len(shown) < len(ranks):
-        lines.append(line((f"{len(ranks) - len(shown)} more ranks, none fuller", LABEL)))
+        lines.append(line((f"{counted(len(ranks) - len(shown), 'more rank')}, none fuller", LABEL)))
     return [*lines, *_legend(shown[0][2], width, height - len(lines))]
 
 

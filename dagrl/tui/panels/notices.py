@@ -26,6 +26,8 @@ def notices(state: RunState, info: RunInfo, now: float, *, is_failure_told: bool
     found += [(_stall(each, state, info, now), LOOKS["stalled"].style) for each in stalled.values()]
     if state.outcome is None and state.paused:
         found.append((f"‖ paused before step {state.step_done + 1}", LOOKS["paused"].style))
+    if state.outcome is None and state.pause_asked:
+        found.append(("‖ pauses after this step; p takes it back", LOOKS["paused"].style))
     if state.outcome is None and state.stopping_by is not None:
         found.append((f"■ stops after this step, saved ({safe(state.stopping_by)})", WARNING))
     if state.last_warning:
@@ -40,9 +42,21 @@ def failure_panel(state: RunState, info: RunInfo, width: int, height: int, now: 
         lines = [line("the run failed outside of its nodes; its error is printed when this view closes")]
         return box("failed", [*lines, *_resume(info)], width, height)
     room = max(1, height - 2 - len(_resume(info)))
-    error = [line((text, ERROR if index == 0 else "")) for index, text in enumerate(safe_lines(failure.error, room))]
-    title = f"{safe(failure.op)} failed · {safe(failure.pipeline)}, step {failure.step}"
-    return box(title, [*error[:room], *_resume(info)], width, height)
+    texts = safe_lines(failure.error, room)
+    error = [line((text, ERROR if index == 0 else "")) for index, text in enumerate(texts)]
+    more = [line(("the whole error is printed when this view closes", LABEL))] if info.steers else []
+    more = more if len(error) < room else []
+    title = f"{safe(failure.op)} failed · {safe(failure.pipeline)}, step {failure.step}{_place(state, info)}"
+    return box(title, [*error, *more, *_resume(info)], width, height)
+
+
+def _place(state: RunState, info: RunInfo) -> str:
+    """Where the call of the node that failed is written."""
+    failure = state.failure
+    plan = info.plan(failure.pipeline) if failure is not None else None
+    if failure is None or plan is None:
+        return ""
+    return next((f" · {safe(op.at)}" for op in plan.runs if op.id == failure.op), "")
 
 
 def _resume(info: RunInfo) -> list[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from rich.text import Text
 
@@ -12,9 +13,11 @@ from dagrl.tui.formats import number
 from dagrl.tui.glyphs import LABEL, LOOKS, WARNING
 from dagrl.tui.run_info import RunInfo
 from dagrl.tui.state import RunState
-from dagrl.tui.text import cells, pad, pad_left, safe
+from dagrl.tui.text import cells, folded, pad, pad_left, safe
 
 _REWARD = 8
+_HEADINGS = ("prompt", "response", "answer")
+_MOST_LINES = 6
 
 
 def samples_panel(state: RunState, info: RunInfo, width: int, height: int, now: float, page: int = 0) -> list[Text]:
@@ -27,7 +30,7 @@ def samples_panel(state: RunState, info: RunInfo, width: int, height: int, now: 
     shown = mixed(rows.samples)[page % pages * room :][:room]
     note = f"{page % pages + 1} of {pages}" if pages > 1 else ""
     title = f"samples · {safe(rows.pipeline)}, step {rows.step}"
-    return box(title, sample_lines(shown, width - 4), width, height, note)
+    return box(title, sample_lines(shown, width - 4, room), width, height, note)
 
 
 def latest_samples(state: RunState) -> RowsSampled | None:
@@ -45,23 +48,37 @@ def mixed(samples: Sequence[Sample]) -> list[Sample]:
     return [*in_turn, *(each for each in ranked if each.reward is None)]
 
 
-def sample_lines(samples: Sequence[Sample], width: int) -> list[Text]:
-    """One line each: reward, prompt, response and the known answer, in columns as wide as they need to be."""
+def sample_lines(samples: Sequence[Sample], width: int, height: int) -> list[Text]:
+    """Reward, prompt, response and the known answer of each, in columns as wide as they need to be.
+
+    Where there is a line for them there are headings, and where there are more long texts are folded.
+    """
     texts = [(safe(each.prompt), safe(each.response), safe(each.answer)) for each in samples]
+    has_headings = height > len(samples)
     room = max(0, width - _REWARD - 3 - 6)
-    needs = [max((cells(row[column]) for row in texts), default=0) for column in range(3)]
-    prompt, response, answer = _shares(needs, room)
-    return [
-        fit(join(_reward(sample), _row(row, prompt, response, answer)), width)
-        for sample, row in zip(samples, texts, strict=True)
-    ]
+    rows = [*texts, _HEADINGS] if has_headings else texts
+    columns = _shares([max((cells(row[column]) for row in rows), default=0) for column in range(3)], room)
+    most = min(_MOST_LINES, (height - has_headings) // max(1, len(samples)))
+    heading = [line((f"{'reward':>{_REWARD + 1}}  ", LABEL), (_row(_HEADINGS, columns), LABEL))] if has_headings else []
+    lines = [each for sample, row in zip(samples, texts, strict=True) for each in _folded(sample, row, columns, most)]
+    return [fit(each, width) for each in (*heading, *lines)]
 
 
-def _row(texts: tuple[str, str, str], prompt: int, response: int, answer: int) -> Text:
-    asked, said, known = texts
-    return line(
-        (pad(asked, prompt), LABEL), ("  ▸ ", LABEL), pad(said, response), "  ", (pad(known, answer), LABEL)
-    )  # fmt: skip
+def _folded(sample: Sample, texts: tuple[str, str, str], columns: Sequence[int], most: int) -> list[Text]:
+    """The lines of one sample."""
+    parts = [folded(text, column, max(1, most)) for text, column in zip(texts, columns, strict=True)]
+    lines: list[Text] = []
+    for asked, said, known in zip_longest(*parts, fillvalue=""):
+        prompt, response, answer = columns
+        first = [(pad(asked, prompt), LABEL), ("  ▸ " if not lines else "    ", LABEL)]
+        row = line(*first, pad(said, response), "  ", (pad(known, answer), LABEL))
+        lines.append(join(_reward(sample) if not lines else line(" " * (_REWARD + 3)), row))
+    return lines
+
+
+def _row(texts: tuple[str, str, str], columns: Sequence[int]) -> str:
+    prompt, response, answer = (pad(text, column) for text, column in zip(texts, columns, strict=True))
+    return f"{prompt}    {response}  {answer}"
 
 
 def _reward(sample: Sample) -> Text:

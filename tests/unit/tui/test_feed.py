@@ -44,6 +44,46 @@ feed.close()
 print("closed in time", time.monotonic() - started < 1.0)
 """
 
+#: Starts a view whose frames cannot be made.
+CRASH = """
+from dagrl.tui.feed import Feed
+from dagrl.tui.run_info import RunInfo
+feed = Feed(RunInfo(title=5), 1)
+while feed.alive:
+    feed.wait(0.1)
+print(feed.why())
+"""
+
+#: A log may be told half a line, then a whole one: the run was interrupted while it told the first.
+INTERRUPTED = """
+import time
+from dagrl.executor.events import Warned
+from dagrl.tui.feed import Feed
+from dagrl.tui.run_info import RunInfo
+feed = Feed(RunInfo(title="a title"), 1)
+feed._send(b'{"event": "War')
+feed.tell(Warned(time.time(), "mind the gap"))
+while "pause" not in feed.words():
+    feed.wait(0.1)
+feed.close()
+"""
+
+
+def test_a_view_that_crashes_is_let_go_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    with Terminal([sys.executable, "-c", CRASH], environment=ENVIRONMENT) as terminal:
+        assert terminal.wait() == 0
+        assert "it failed with exit code 1" in terminal.text
+        assert not terminal.is_alternate
+        assert terminal.has_cursor
+        assert terminal.attributes() == terminal.before
+
+
+def test_half_a_line_is_passed_over(tmp_path: Path) -> None:
+    with Terminal([sys.executable, "-c", INTERRUPTED], environment=ENVIRONMENT) as terminal:
+        terminal.wait_for("mind the gap")
+        terminal.press("p")
+        assert terminal.wait() == 0
+
 
 def test_a_view_that_stands_still_is_let_go(tmp_path: Path) -> None:
     with Terminal([sys.executable, "-c", FLOOD], environment=ENVIRONMENT) as terminal:

@@ -23,12 +23,20 @@ def test_durations(seconds: float | None, shown: str) -> None:
 
 
 def test_parts_say_their_unit_once() -> None:
-    assert of_duration(0.061, 0.117) == "61 of 117 ms"
-    assert of_duration(0.061, 0.117, "/") == "61/117 ms"
-    assert of_duration(4, 0.082) == "4.0 s of 82 ms"
-    assert of_duration(61, 205) == "1:01 min of 3:25 min"
+    assert of_duration(0.061, 0.117) == "61 of ~117 ms"
+    assert of_duration(0.061, 0.117, "/") == "61/~117 ms"
+    assert of_duration(0.4, 1.1) == "0.4 of ~1.1 s"
+    assert of_duration(61, 205) == "1:01 of ~3:25 min"
+    assert of_duration(61, 3723) == "0:01:01 of ~1:02:03 h"
     assert of_bytes(440 << 20, 12 << 30) == "0.43 of 12 GiB"
     assert of_bytes(440 << 20, 0) == "440 MiB"
+
+
+def test_what_takes_longer_than_usual_says_how_much() -> None:
+    assert of_duration(0.187, 0.129) == "187 ms 1.4x"
+    assert of_duration(4, 0.082) == "4.0 s 49x"
+    assert of_duration(4, 0) == "4.0 s"
+    assert of_duration(4, math.nan) == "4.0 s"
 
 
 def test_counts_bytes_metrics_shares_and_clocks() -> None:

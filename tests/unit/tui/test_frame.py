@@ -28,13 +28,14 @@ from dagrl.executor.events import (
     Warned,
 )
 from dagrl.tui.frame import frame
+from dagrl.tui.panels.dag import node_list
 from dagrl.tui.run_info import RunInfo
 from dagrl.tui.state import RunState
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 REFRESH = "DAGRL_UPDATE_SNAPSHOTS=1 .venv/bin/python -m pytest tests/unit/tui"
 SIZES = [(200, 50), (120, 40), (80, 24), (40, 15)]
-ERROR = "WorkerError: rank 1 raised ValueError: logits are not finite\n\n  in `ref_logprob` (pipelines/grpo.py:57)\n"
+ERROR = "WorkerError: rank 1 raised ValueError: logits are not finite\n\n  in `ref_logprob` (pipelines/grpo.py:56)\n"
 
 
 def generating() -> list[Event]:
@@ -109,9 +110,9 @@ def test_what_the_snapshots_must_say() -> None:
             assert "update_policy waits for it" in said["stalled"]
             assert "held out" in said["end"]
         if width >= 120:
-            assert "micro-batch 2/4" in said["update"]
-            assert "chain       generate → ref_logprob → update_policy" in said["update"]
-            assert "would save  update_policy twice as fast" in said["update"]
+            assert "2/4 micro-bat" in said["update"]
+            assert "ms: generate → ref_logprob → update_policy" in said["update"]
+            assert "with update_policy twice as fast" in said["update"]
 
 
 @pytest.mark.parametrize("width", [*range(1, 60), 71, 72, 73, 99, 100, 109, 110, 111, 300])
@@ -206,6 +207,57 @@ def test_the_fullest_ranks_are_shown_of_many() -> None:
     assert "rank 0 " not in text
 
 
+def test_a_list_that_is_cut_keeps_the_running_node_and_counts_the_others() -> None:
+    last = updating()[-1].at
+    for height in (1, 2, 3, 4, 5):
+        lines = plain(node_list(state_of(updating()), info(), 60, height, last)).splitlines()
+        assert len(lines) == height
+        assert "● update_policy" in lines[max(0, height - 2)]
+        assert height == 1 or lines[-1] == f"… {7 - height} above"
+    assert "below" in plain(node_list(state_of(generating()), info(), 60, 4, last))
+    assert "…" not in plain(node_list(state_of(updating()), info(), 100, 6, last))
+
+
+def test_what_is_waited_for_before_the_first_event_is_told_with_its_time() -> None:
+    waiting = replace(info(), opened_at=100.0)
+    for width, height in SIZES:
+        text = plain(frame(RunState(), waiting, width, height, 112.0))
+        assert "0:00:12" in text
+        assert "ETA" not in text
+        assert width < 80 or "models are being loaded" in text
+
+
+def test_a_run_as_it_was_then_does_not_look_as_if_it_went_on() -> None:
+    for width, height in SIZES:
+        text = plain(shown(until_step_finished(4), width, height, 0.0, replace(info(), at=4)))
+        assert "■ after step 4" in text
+        assert "running" not in text
+        assert "ETA" not in text
+
+
+@pytest.mark.parametrize("unit", ["rows", "tokens of the longest response"])
+def test_progress_is_readable_in_a_few_cells(unit: str) -> None:
+    taken = generating()
+    told = OpProgressed(taken[-1].at, "grpo", 4, "generate", 0, 3, 8, unit)
+    for width, height in SIZES:
+        assert f"3/8 {unit[:4]}" in plain(shown([*taken, told], width, height, 0.0))
+
+
+def test_a_failed_node_is_shown_with_the_place_of_its_call() -> None:
+    (title,) = [each for each in plain(shown(failed(), 120, 40, 0.0)).splitlines() if "failed ·" in each]
+    assert "grpo.py:56" in title
+
+
+def test_long_responses_are_folded_where_there_is_room() -> None:
+    rows = next(e for e in events() if type(e).__name__ == "RowsSampled")
+    words = " ".join(f"word{number}" for number in range(40))
+    long = replace(rows, samples=(replace(rows.samples[0], response=words), *rows.samples[1:2]))
+    text = plain(shown([*generating(), long], 120, 40, 0.0))
+    assert all(f"word{number} " in f"{text} " or f"word{number}\n" in text for number in range(20))
+    assert "reward  prompt" in text
+    assert_size(shown([*generating(), long], 120, 40, 0.0), 120, 40)
+
+
 def test_no_information_is_in_colours_alone() -> None:
     """Each state of a node has a glyph of its own."""
     from dagrl.tui.glyphs import LOOKS
@@ -223,3 +275,24 @@ def test_a_frame_is_cheap() -> None:
         frame(state, info(), 120, 40, number * 0.1)
         costs.append(time.process_time() - started)
     assert sorted(costs)[len(costs) // 2] < 8e-3, f"{sorted(costs)[len(costs) // 2] * 1000:.1f} ms"
+
+
+def test_a_pause_that_is_asked_for_is_told_until_it_begins() -> None:
+    taken = updating()
+    state, now = state_of(taken), taken[-1].at
+    state.pause_asked = True
+    for width, height in SIZES[:3]:
+        assert "pauses after this step" in plain(frame(state, info(), width, height, now))
+    state.apply(RunPaused(now, state.step_done))
+    told = plain(frame(state, info(), 120, 40, now))
+    assert "pauses after this step" not in told
+    assert "‖ paused before step" in told
+
+
+def test_a_time_beyond_all_numbers_breaks_no_frame() -> None:
+    state = state_of(list(events()))
+    assert state.last_walk is not None
+    for run in state.last_walk.ops.values():
+        run.seconds, run.started_at = 1e300, -1e300
+    for width, height in SIZES:
+        assert_size(frame(state, info(), width, height, 0.0), width, height)

@@ -142,3 +142,38 @@ def test_keys_come_one_by_one_arrows_by_name(pair: Pair) -> None:
     select.select([pair.slave], [], [], 1.0)
     assert screen.read_keys() == ["q", "up", "right", " ", "\x1b[5~", "?"]
     screen.leave()
+
+
+def test_without_another_screen_the_cursor_is_below_the_frame_at_the_end(pair: Pair) -> None:
+    plain = pyte.Screen(20, 3)
+    screen = Screen(pair.slave, pair.slave)
+    screen.enter()
+    screen.draw(frame("one", "two", "three"))
+    screen.draw(frame("ONE", "two", "three"))
+    screen.leave()
+    pyte.Stream(plain).feed(pair.written())
+    assert plain.cursor.y == 2
+
+
+def test_attributes_that_have_been_set_before_it_is_entered_again_are_those_to_restore(pair: Pair) -> None:
+    screen = Screen(pair.slave, pair.slave)
+    screen.enter()
+    screen.leave()
+    tty.setraw(pair.slave)
+    raw = termios.tcgetattr(pair.slave)
+    screen.enter()
+    screen.leave()
+    assert termios.tcgetattr(pair.slave) == raw
+
+
+def test_a_terminal_that_is_gone_is_told_apart_from_one_that_is_slow(pair: Pair) -> None:
+    master, slave = os.openpty()
+    screen = Screen(slave, slave)
+    screen.enter()
+    os.close(master)
+    with pytest.raises(EOFError):
+        screen.draw(frame("one", "two", "three"))
+    with pytest.raises(EOFError):
+        screen.read_keys()
+    screen.leave()
+    os.close(slave)

@@ -17,7 +17,7 @@ def test_a_run_that_is_done() -> None:
         "dagrl grpo: done after 6 steps in 0:00:07",
         "reward      0.484 -> 0.500 (+0.0156, steps 1 to 6)",
         "held out    0.538 -> 0.556 (+0.0181, steps 0 to 6)",
-        "time        steps 2.3 s (update_policy 50 %, generate 24 %, ref_logprob 23 %, prompts 0.7 %, verify 0.7 %), "
+        "time        steps 2.3 s (update_policy 50 %, generate 24 %, ref_logprob 23 %, prompts 0.7 %), "
         "evaluations 4.2 s, saves 76 ms",
         "saved       step 6 (9.1 MiB)",
         "folder      runs/grpo",

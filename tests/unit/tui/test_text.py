@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from dagrl.tui.text import cells, cut, pad, pad_left, safe, safe_in_full, safe_lines
+from dagrl.tui.text import cells, cut, folded, pad, pad_left, safe, safe_in_full, safe_lines
 
 ANYTHING = st.text(st.characters() | st.sampled_from("\x1b\x9b\r\n\t\u202e\u2066\u200d\ufe0f\u0301日👩🏽"))
 
@@ -55,6 +55,26 @@ def test_cutting_and_filling_count_cells(text: str, width: int) -> None:
     elif width > 0:
         assert cut(shown, width).endswith("…")
         assert shown.startswith(cut(shown, width)[:-1])
+
+
+@given(ANYTHING, st.integers(-2, 30), st.integers(1, 5))
+def test_folded_lines_fit_and_say_as_much_as_they_can(text: str, width: int, most: int) -> None:
+    shown = safe(text)
+    lines = folded(shown, width, most)
+    assert 1 <= len(lines) <= most
+    assert all(cells(line) <= max(0, width) for line in lines)
+    said = "".join(lines).replace(" ", "")
+    if not said.endswith("…"):
+        assert said == shown.replace(" ", "") or width < 2
+    else:
+        assert shown.replace(" ", "").startswith(said[:-1])
+
+
+def test_lines_are_folded_at_spaces_near_their_end() -> None:
+    assert folded("one two three four", 9, 3) == ["one two", "three", "four"]
+    assert folded("one two three four", 9, 2) == ["one two", "three fo…"]
+    assert folded("abcdefghijkl", 5, 3) == ["abcde", "fghij", "kl"]
+    assert folded("", 5, 3) == [""]
 
 
 def test_very_long_text_is_cut_before_it_is_measured() -> None:
