@@ -189,6 +189,7 @@ def test_what_all_ranks_get_is_stored_once(makers: Any) -> None:
         makers.same(threading.Lock())
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_noticed_without_a_call_and_replaced(make_ray_group: Callable[..., WorkerGroup]) -> None:
     group: Any = make_ray_group(Maker)
     pids = group.pid()

@@ -38,6 +38,7 @@ def touchy(
     return -new_logprobs, Metrics()
 
 
+@pytest.mark.long
 def test_a_rank_that_raises_before_a_collective_ends_the_walk(ray_session: object) -> None:
     runtime = RayRuntime(deadline=60.0)
     actor = WorkerGroup("actor", policy("zoo:tiny", optimizer=adamw(lr=1e-3)), pool=ResourcePool("main", [2]))
