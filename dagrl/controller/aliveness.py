@@ -5,17 +5,26 @@ from __future__ import annotations
 import threading
 import weakref
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from dagrl.controller.ray_pending import RayPending
-from dagrl.errors import WorkerError
+from dagrl.errors import DispatchError, WorkerError
 
 if TYPE_CHECKING:
     from dagrl.controller.ray_group import RayWorkerGroup
 
 _METHOD = "dagrl_ping"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The answers that are waited for, by rank, of the workers of one building of the group."""
+
+    built: int = 0
+    refs: dict[int, Any] = field(default_factory=dict[int, Any])
 
 
 def watch(group: RayWorkerGroup, seconds: float) -> None:
@@ -27,21 +36,22 @@ def watch(group: RayWorkerGroup, seconds: float) -> None:
 
 
 def _look_after(found: weakref.ref[RayWorkerGroup], seconds: float) -> None:
-    asked: dict[int, Any] = {}
+    asked = _Asked()
     pause = threading.Event()
     while not pause.wait(seconds):
         group = found()
         if group is None or not ray.is_initialized():
             return
-        asked = _looked(group, asked) if group.standing else {}
+        asked = _looked(group, asked) if group.standing else _Asked()
         del group
 
 
-def _looked(group: RayWorkerGroup, asked: dict[int, Any]) -> dict[int, Any]:
+def _looked(group: RayWorkerGroup, asked: _Asked) -> _Asked:
     """The answers that are still waited for; a worker whose answer is an error ends the group."""
-    with suppress(WorkerError):
-        if RayPending(group, "a look at it", asked).poll():
+    built = group.built
+    with suppress(WorkerError, DispatchError):
+        if built != asked.built or RayPending(group, "a look at it", asked.refs, built).poll():
             refs = group.submit(_METHOD, dict.fromkeys(range(group.world_size), ((), {}))).refs
-            return dict(enumerate(refs))
+            return _Asked(built, dict(enumerate(refs)))
         return asked
-    return {}
+    return _Asked()

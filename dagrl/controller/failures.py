@@ -7,10 +7,11 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from weakref import WeakValueDictionary
 
 from dagrl.errors import WorkerError, WorkerLostError
 
@@ -30,6 +31,30 @@ class Seat:
     pid: int = 0
     log: str = ""
     oom_kills: int = 0
+
+
+#: The seats of this program's workers by node and process, for as long as their groups have them.
+_SEATS: WeakValueDictionary[tuple[str, int], Seat] = WeakValueDictionary()
+
+
+def remember(seats: Iterable[Seat]) -> None:
+    """Let `known_seat` find the seats."""
+    for seat in seats:
+        _SEATS[seat.node_ip, seat.pid] = seat
+
+
+def named_seat(ray_says: str) -> Seat | None:
+    """The worker that Ray says has ended, by the name that its group gave it; None if that is no worker's."""
+    said = dict(re.findall(r"^\t(pid|name|ip): (.+)$", ray_says, re.MULTILINE))
+    name = re.fullmatch(r"(.+)_[0-9a-f]{8}_(\d+)", said.get("name", ""))
+    if name is None:
+        return None
+    return Seat(name[1], int(name[2]), said.get("ip", "unknown"), pid=int(said.get("pid", "0")))
+
+
+def known_seat(seat: Seat) -> Seat:
+    """All that is known of a seat in this process."""
+    return _SEATS.get((seat.node_ip, seat.pid), seat)
 
 
 class RemoteFault(Exception):

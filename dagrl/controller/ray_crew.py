@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from dagrl.controller.failures import Seat
+from dagrl.controller.failures import Seat, remember
 from dagrl.controller.ray_host import Place, host_class
 from dagrl.controller.ray_pool import Bundle, RayResourcePool
 from dagrl.controller.session import import_root, started_here
@@ -80,6 +80,7 @@ class RayCrew:
         prepare = {place.rank: ((place,), {}) for place in self._places(pool, start.env)}
         answers: list[tuple[Seat, int]] = ask("dagrl_prepare", prepare, end - time.monotonic())
         self.seats = {seat.rank: seat for seat, _ in answers}
+        remember(self.seats.values())
         self.port = answers[0][1]
         plain = ray.put(start.maker.plain)
         construct = {rank: ((plain, self.seats[0].node_ip, self.port), {}) for rank in self.seats}
@@ -103,6 +104,7 @@ class RayCrew:
             shown = ", ".join(f"rank {seat.rank} of `{seat.group}`" for seat, _, _ in answers)
             raise DispatchError(f"the workers are {shown}: give all ranks of one group in their order")
         self.seats = {seat.rank: seat for seat, _, _ in answers}
+        remember(self.seats.values())
         self.port = answers[0][1]
         self.standing = True
         return answers[0][2]

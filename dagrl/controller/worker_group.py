@@ -123,6 +123,11 @@ class WorkerGroup:
         """The error that ended the group, None while it is well; later calls raise it again."""
         return self._health.failure
 
+    @property
+    def built(self) -> int:
+        """How often the workers have been started."""
+        return self._health.built
+
     def fail(self, error: WorkerError) -> WorkerError:
         """End the group with this error, unless it has ended with another already; return the one that counts."""
         if self._health.failure is None:

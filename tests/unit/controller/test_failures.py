@@ -59,6 +59,13 @@ class MuteError(Exception):
         raise RuntimeError("no")
 
 
+class Unsent:
+    """It fails in its own way when it is sent."""
+
+    def __reduce__(self) -> Any:
+        raise OSError("the file is gone")
+
+
 class Faulty(Worker):
     def __init__(self, fail_on: int = -1) -> None:
         if self.rank == fail_on:
@@ -225,11 +232,14 @@ def test_what_cannot_be_sent_is_an_error_of_the_method(make_ray_group: MakeGroup
         group.give("lock")
 
 
-def test_a_call_that_reaches_only_some_ranks_ends_the_group(make_ray_group: MakeGroup) -> None:
+@pytest.mark.parametrize(("value", "said"), [(threading.Lock, ".*lock"), (Unsent, "OSError: the file is gone")])
+def test_a_call_that_reaches_only_some_ranks_ends_the_group(
+    make_ray_group: MakeGroup, value: Callable[[], Any], said: str
+) -> None:
     group: Any = make_ray_group(Faulty)
     pids = group.work("well")
-    with pytest.raises(DispatchError, match="`give` cannot be called on rank 1"):
-        group.execute_all("give", [3, threading.Lock()])
+    with pytest.raises(DispatchError, match=f"`give` cannot be called on rank 1: {said}"):
+        group.execute_all("give", [3, value()])
     assert gone(pids)
     with pytest.raises(WorkerError, match="DispatchError"):
         group.give(3)
