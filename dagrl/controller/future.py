@@ -86,6 +86,9 @@ class CallFuture:
         """
         return self._collect(self._pending.outputs(timeout, deadline))
 
+    def __getstate__(self) -> Any:
+        raise DispatchError("a `CallFuture` stays in the program that made the call: send what its `get()` returns")
+
 
 @dataclass
 class DataProtoFuture:
