@@ -11,6 +11,7 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from dagrl.controller.connection import connection
 from dagrl.controller.failures import (
     Evidence,
     RemoteFault,
@@ -21,7 +22,7 @@ from dagrl.controller.failures import (
     named_seat,
     worker_error,
 )
-from dagrl.errors import WorkerError, WorkerLostError, WorkerTimeoutError
+from dagrl.errors import DispatchError, WorkerError, WorkerLostError, WorkerTimeoutError
 
 #: After a failure, how long to wait for the fate of other ranks: a lost process explains the errors of its peers.
 _GRACE_SECONDS = 0.3
@@ -63,6 +64,7 @@ class RayPending:
         self._method = method
         self._refs = dict(refs)
         self._built = built
+        self._ray = connection()
         self._returned: set[int] = set()
 
     @property
@@ -72,6 +74,7 @@ class RayPending:
 
     def poll(self) -> bool:
         """Whether every rank has returned; raises the error of one that failed."""
+        self._check_connection()
         for rank in self._ready():
             self._returned.add(rank)
             try:
@@ -82,6 +85,7 @@ class RayPending:
 
     def outputs(self, timeout: float | None, deadline: float | None) -> list[Any]:
         """What the ranks returned, in rank order."""
+        self._check_connection()
         limits = [limit for limit in (timeout, deadline) if limit is not None]
         try:
             return ray.get(self.refs, timeout=max(min(limits), 0) if limits else None)
@@ -92,6 +96,10 @@ class RayPending:
             raise self._end(self._late(deadline, "was ended: it had not returned")) from None
         except RayError:
             raise self._failed() from None
+
+    def _check_connection(self) -> None:
+        if self._ray != connection():
+            raise self._gone(next(iter(self._refs)), "its Ray has ended since")
 
     def _ready(self) -> list[int]:
         """The ranks that have returned or failed since the last look."""
@@ -120,7 +128,7 @@ class RayPending:
     def _replaced(self) -> bool:
         return self._owner.built != self._built
 
-    def _gone(self, rank: int) -> WorkerError:
+    def _gone(self, rank: int, why: str) -> WorkerError:
         """The error of a call that outlived the workers it was made on."""
         seat = self._owner.seat(rank)
         return WorkerLostError(
@@ -129,7 +137,7 @@ class RayPending:
             rank=rank,
             node_ip=seat.node_ip,
             error_type="WorkerLostError",
-            error_message="the group has been rebuilt since, and the call was not made again",
+            error_message=why,
         )
 
     def _fault(self, rank: int) -> RayError | None:
@@ -143,7 +151,7 @@ class RayPending:
         cause = fault.cause if isinstance(fault, RayTaskError) else fault
         if isinstance(cause, RayActorError):
             if self._replaced:
-                return self._gone(rank)
+                return self._gone(rank, "the group has been rebuilt since, and the call was not made again")
             seat = self._owner.seat(rank)
             return lost_error(_lost_seat(str(cause), seat) or seat, self._method, str(cause), _look)
         if not isinstance(fault, RayTaskError):
@@ -185,9 +193,10 @@ def fetch(values: Sequence[Any], timeout: float | None) -> list[Any]:
 
     Raises:
         WorkerError: when a worker failed to make one.
+        DispatchError: when their Ray has ended.
         TimeoutError: when one is not there in time.
     """
-    refs = [value for value in values if isinstance(value, ray.ObjectRef)]
+    refs = _refs_among(values)
     try:
         fetched = iter(ray.get(refs, timeout=timeout) if refs else [])
     except GetTimeoutError:
@@ -206,9 +215,16 @@ def fetch(values: Sequence[Any], timeout: float | None) -> list[Any]:
 
 def are_there(values: Sequence[Any]) -> bool:
     """Whether nothing is behind a reference that is still to be made."""
-    refs = [value for value in values if isinstance(value, ray.ObjectRef)]
+    refs = _refs_among(values)
     ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False) if refs else ([], [])
     return len(ready) == len(refs)
+
+
+def _refs_among(values: Sequence[Any]) -> list[Any]:
+    refs = [value for value in values if isinstance(value, ray.ObjectRef)]
+    if refs and not connection():
+        raise DispatchError("the Ray that has the shards of a future has ended: `get()` it before")
+    return refs
 
 
 def _as_raised(fault: RemoteFault) -> WorkerError:

@@ -23,7 +23,7 @@ from dagrl.controller import (
     register,
     ship_by_value,
 )
-from dagrl.controller.failures import Evidence, Seat, exit_cause
+from dagrl.controller.failures import Evidence, Seat, exit_cause, known_seat, named_seat, remember
 from dagrl.errors import (
     ClusterError,
     DispatchError,
@@ -270,6 +270,27 @@ def test_system_variables_are_not_the_users(make_group: MakeGroup) -> None:
 
 
 SEAT = Seat("actor", 0, "10.0.0.1", "abc", pid=7, oom_kills=2)
+DIED = """The actor died unexpectedly before finishing this task.
+\tclass_name: Maker
+\tactor_id: 1f
+\tpid: 7
+\tname: {name}
+\tnamespace: dagrl
+\tip: 10.0.0.1
+The actor is dead because its worker process has died."""
+
+
+def test_who_has_died_is_read_from_the_name() -> None:
+    assert named_seat(DIED.format(name="the_makers_0123abcd_11")) == Seat("the_makers", 11, "10.0.0.1", pid=7)
+    for says in (DIED.format(name="of another program"), "The actor died.", ""):
+        assert named_seat(says) is None
+    seats = [Seat("the_makers", 11, "10.0.0.1", "node", pid=7, log="log")]
+    remember(seats)
+    assert known_seat(Seat("the_makers", 11, "10.0.0.1", pid=7)) is seats[0]
+    del seats[0]
+    assert known_seat(Seat("the_makers", 11, "10.0.0.1", pid=7)).log == ""
+
+
 UNEXPECTED = "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits, maybe by the OOM killer"
 
 
