@@ -1,6 +1,10 @@
 """What a group in this process does as one on Ray would: nothing is shared, a failed call fails where it is needed."""
 
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +22,7 @@ from dagrl.controller import (
 from dagrl.data import DataProto
 from dagrl.errors import WorkerError
 
+ROOT = Path(__file__).resolve().parents[3]
 PROTO = Dispatch.DP_COMPUTE_PROTO
 
 
@@ -145,3 +150,26 @@ def test_async_methods_run_beside_the_callers_event_loop() -> None:
         return group().use_async(rows(3))
 
     assert asyncio.run(step()) == rows(3)
+
+
+def test_a_debugger_stops_in_a_workers_method(tmp_path: Path) -> None:
+    (tmp_path / "debugged.py").write_text("""
+from dagrl.controller import ClassWithInitArgs, Dispatch, NaiveWorkerGroup, ResourcePool, Worker, register
+class Actor(Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    def add(self, x):
+        breakpoint()
+        return x + self.rank
+print("sum", NaiveWorkerGroup(ResourcePool([2]), ClassWithInitArgs(Actor)).add(5))
+""")
+    done = subprocess.run(
+        [sys.executable, "debugged.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input="p ('stopped', self.rank, x)\nx = x * 2\nc\np ('stopped', self.rank, x)\nc\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for said in ("('stopped', 0, 5)", "('stopped', 1, 5)", "sum [10, 6]"):
+        assert said in done.stdout
