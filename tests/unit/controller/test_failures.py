@@ -67,9 +67,11 @@ class Unsent:
 
 
 class Faulty(Worker):
-    def __init__(self, fail_on: int = -1) -> None:
+    def __init__(self, fail_on: int = -1, *, hang_on: int = -1) -> None:
         if self.rank == fail_on:
             raise ValueError(f"no worker of rank {fail_on}")
+        if self.rank == hang_on:
+            time.sleep(600)
 
     @register(Dispatch.ONE_TO_ALL)
     def work(self, how: str, rank: int = 1) -> int:
@@ -221,6 +223,16 @@ def test_a_worker_that_cannot_be_constructed(make_ray_group: MakeGroup) -> None:
     with pytest.raises(WorkerError, match=r"`__init__` failed on rank 1 .*: ValueError: no worker of rank 1"):
         make_ray_group(Faulty, 1)
     assert time.monotonic() - started < 30
+
+
+def test_a_worker_whose_constructor_does_not_return(ray_session: object) -> None:
+    started = time.monotonic()
+    pool = RayResourcePool([2], use_gpu=False, name_prefix="hanging")
+    maker = RayClassWithInitArgs(Faulty, hang_on=1)
+    with pytest.raises(WorkerTimeoutError, match=r"`__init__` on rank 1 .* was ended: it had not returned after"):
+        RayWorkerGroup(pool, maker, ray_wait_register_center_timeout=8)
+    assert time.monotonic() - started < 15
+    pool.release()
 
 
 def test_what_cannot_be_sent_is_an_error_of_the_method(make_ray_group: MakeGroup) -> None:
