@@ -20,7 +20,7 @@ demo: $(READY)
 	$(BIN)/dagrl run pipelines/grpo.py --set workers=2 $(if $(OUT),--out $(OUT))
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long

@@ -117,9 +117,10 @@ HEAVY = {"ray", "vllm", "transformers", "tensordict"}
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
-        ("import dagrl", HEAVY | {"torch"}),
+        ("import dagrl", HEAVY | {"torch", "numpy", "networkx", "pydantic", "jaxtyping"}),
+        ("import dagrl.compiler.plan", HEAVY | {"torch", "numpy", "networkx", "pydantic", "jaxtyping"}),
         ("import dagrl.nodes", HEAVY),
-        ("import dagrl.compiler", HEAVY | {"torch"}),
+        ("from dagrl.compiler import compile_pipelines", HEAVY | {"torch"}),
         ("from dagrl.cli.main import cli\ncli.main(['--help'], standalone_mode=False)", HEAVY | {"torch"}),
         ("from dagrl.cli.main import cli\ncli.main(['plan', 'pipelines/grpo.py'], standalone_mode=False)", HEAVY),
         (
@@ -132,7 +133,7 @@ HEAVY = {"ray", "vllm", "transformers", "tensordict"}
             HEAVY,
         ),
     ],
-    ids=["dagrl", "nodes", "compiler", "help", "plan", "plan --json", "plan for ray"],
+    ids=["dagrl", "a plan to read", "nodes", "compiler", "help", "plan", "plan --json", "plan for ray"],
 )
 def test_light_entry_points_load_nothing_heavy(code: str, absent: set[str]) -> None:
     assert not _loaded_after(code) & absent

@@ -64,7 +64,14 @@ def test_make_targets_exist() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.parametrize("command", [command for command in DAGRL if "plugins/mine" not in command])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.long] if "workers=2" in command else [])
+        for command in DAGRL
+        if "plugins/mine" not in command
+    ],
+)
 def test_commands_run(command: str, folder: Path) -> None:
     done = dagrl(command, folder)
     assert done.returncode == 0, done.stderr

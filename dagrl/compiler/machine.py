@@ -1,8 +1,12 @@
 """The machine that a plan is made for."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from dagrl.graph.specs import ResourcePool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a plan is read back without the graph
+    from dagrl.graph.specs import ResourcePool
 
 
 @dataclass(frozen=True)

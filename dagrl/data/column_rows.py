@@ -81,7 +81,7 @@ def num_bytes(column: Tensor) -> int:
 def _jagged_slice(jagged: Jagged, rows: slice) -> Jagged:
     start, end, step = rows.indices(len(jagged.offsets) - 1)
     if step != 1:
-        return jagged_rows(jagged, torch.arange(start, end, step))
+        return jagged_rows(jagged, torch.tensor(range(start, end, step), dtype=torch.int64))
     end = max(start, end)
     return jagged_cut(jagged, [start, end - start])[1]
 

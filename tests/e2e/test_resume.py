@@ -35,6 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return forty_rows(tmp_path_factory.mktemp("data"))
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_twice_ends_as_one_that_was_not(tmp_path: Path, data: Path) -> None:
     finish(command(data, tmp_path / "whole", 4))
     moments = [in_op("update_policy", 3), saving(4)]

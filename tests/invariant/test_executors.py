@@ -78,6 +78,7 @@ def test_the_driver_sees_row_numbers_and_lengths_but_no_column(ray_runtime: RayR
     assert moved["update_policy"] > moved["verify"]
 
 
+@pytest.mark.long
 def test_two_workers_learn_what_one_learns(ray_runtime: RayRuntime, tmp_path: Path) -> None:
     """Rounding alone differs, over one step."""
     one = train(ray_runtime, tmp_path / "one", 1, precision="fp32", workers=1)

@@ -37,7 +37,8 @@ def train(
     return metrics_lines(out), load_file(out / "model" / "model.safetensors")
 
 
-@pytest.mark.parametrize("mini_batch_size", [7, pytest.param(0, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mini_batch_size", [7, 0])
 def test_ten_prompts_on_four_ranks_learn_what_one_rank_learns(
     mini_batch_size: int, ray_session: object, tmp_path: Path
 ) -> None:
@@ -52,6 +53,7 @@ def test_ten_prompts_on_four_ranks_learn_what_one_rank_learns(
     assert set(rows.values()) == {30}
 
 
+@pytest.mark.long
 def test_an_evaluation_of_five_rows_on_two_ranks_is_the_mean_over_five(ray_session: object, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

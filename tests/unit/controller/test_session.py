@@ -100,6 +100,7 @@ def listening(processes: list[psutil.Process]) -> set[str]:
     }
 
 
+@pytest.mark.long
 def test_two_runs_at_once_are_quiet_on_loopback_and_leave_nothing(tmp_path: Path) -> None:
     drivers = [Driver(tmp_path, "one", "close"), Driver(tmp_path, "two")]
     told = [driver.wait() for driver in drivers]

@@ -183,3 +183,10 @@ def test_an_item_sends_its_row_and_not_the_batch():
     assert torch.equal(again.batch["x"], data.batch["x"][3])
     assert torch.equal(again.batch["j"], item.batch["j"])
     assert torch.equal(again.non_tensor_batch["o"]["t"], item.non_tensor_batch["o"]["t"])
+
+
+def test_a_slice_that_ends_before_it_begins_has_no_rows():
+    column = torch.nested.nested_tensor([torch.arange(2), torch.arange(3)], layout=torch.jagged)
+    for cut in (slice(1, 0, 2), slice(5, 9, 3), slice(2, 2)):
+        part = DataProto.from_dict({"x": column})[cut]
+        assert len(part) == 0

@@ -79,6 +79,7 @@ def order(events: list[Event]) -> list[tuple[str, str]]:
             if isinstance(event, OpStarted | OpFinished) and event.op in ("left", "right")]  # fmt: skip
 
 
+@pytest.mark.long
 def test_branches_on_two_pools_take_the_time_of_one(started: list[RayExecutor]) -> None:
     _, seconds, events = walk(*start(started, ("one", NAP), ("two", NAP)))
     assert {kind for kind, _ in order(events)[:2]} == {"start"}

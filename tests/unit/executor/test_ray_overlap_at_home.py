@@ -44,6 +44,7 @@ def started(ray_session: object) -> Iterator[list[RayExecutor]]:
         executor.close()
 
 
+@pytest.mark.long
 def test_a_branch_elsewhere_does_not_wait_for_the_branch_at_home(started: list[RayExecutor]) -> None:
     """The rows lie on `home`, where a long op starts first; what the other pool reads is sent before that."""
     runtime = RayRuntime(deadline=60.0)

@@ -124,7 +124,19 @@ def test_the_process_that_draws_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, env=dict(os.environ)
     )
     loaded = set(done.stdout.split())
-    heavy = {"torch", "ray", "transformers", "tensordict", "vllm", "fsspec", "pyarrow", "click"}
+    heavy = {
+        "torch",
+        "ray",
+        "transformers",
+        "tensordict",
+        "vllm",
+        "fsspec",
+        "pyarrow",
+        "click",
+        "numpy",
+        "networkx",
+        "pydantic",
+    }
     assert not {name.split(".")[0] for name in loaded} & heavy
     ours = {name.split(".")[1] for name in loaded if name.startswith("dagrl.")}
     assert {name for name in loaded if name.startswith("dagrl.storage.")} <= {"dagrl.storage.json_lines"}
