@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -97,6 +98,13 @@ class Faulty(Worker):
     def give(self, value: Any) -> Any:
         return threading.Lock() if value == "lock" else value
 
+    @register(Dispatch.ONE_TO_ALL)
+    def update(self, log: str) -> None:
+        """It does something for good, and rank 1 dies of it."""
+        with Path(log).open("a") as file:
+            file.write(f"{self.rank}\n")
+        self.work("kill")
+
     def fail(self, how: str) -> None:
         match how:
             case "raise":
@@ -185,6 +193,18 @@ def test_a_process_killed_from_outside_between_calls(make_ray_group: MakeGroup) 
     with pytest.raises(WorkerLostError, match=r"rank 0 .* killed by signal 9"):
         group.work("well")
     assert gone(pids)
+
+
+def test_a_call_is_made_once_whatever_becomes_of_it(make_ray_group: MakeGroup, tmp_path: Path) -> None:
+    group: Any = make_ray_group(Faulty)
+    for calls in (1, 2):
+        with pytest.raises(WorkerLostError):
+            group.update(str(tmp_path / "log"))
+        group.rebuild()
+        assert len(group.work("well")) == 2
+        done = (tmp_path / "log").read_text().split()
+        assert done.count("1") == calls
+        assert done.count("0") <= calls
 
 
 def test_a_call_that_does_not_return(make_ray_group: MakeGroup) -> None:
