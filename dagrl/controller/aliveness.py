@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from dagrl.controller.ray_pending import RayPending
-from dagrl.errors import DispatchError, WorkerError
+from dagrl.errors import WorkerError
 
 if TYPE_CHECKING:
     from dagrl.controller.ray_group import RayWorkerGroup
@@ -49,7 +49,7 @@ def _look_after(found: weakref.ref[RayWorkerGroup], seconds: float) -> None:
 def _looked(group: RayWorkerGroup, asked: _Asked) -> _Asked:
     """The answers that are still waited for; a worker whose answer is an error ends the group."""
     built = group.built
-    with suppress(WorkerError, DispatchError):
+    with suppress(WorkerError):
         if built != asked.built or RayPending(group, "a look at it", asked.refs, built).poll():
             refs = group.submit(_METHOD, dict.fromkeys(range(group.world_size), ((), {}))).refs
             return _Asked(built, dict(enumerate(refs)))

@@ -51,9 +51,11 @@ def own_copy(value: Any) -> Any:
         return {key: own_copy(each) for key, each in value.items()}
     if kind is list or kind is tuple:
         return kind(map(own_copy, value))
-    if isinstance(value, _loaded("torch", "Tensor")):
+    tensors = _loaded("torch", "Tensor")
+    if kind in tensors:  # also one that was computed, which refuses a deep copy; and of a view no more than it shows
         return value.detach().clone().requires_grad_(value.requires_grad)
-    return copy.deepcopy(value) if is_batch(value) or isinstance(value, _loaded("numpy", "ndarray")) else value
+    arrays = (*tensors, *_loaded("numpy", "ndarray"))
+    return copy.deepcopy(value) if is_batch(value) or isinstance(value, arrays) else value
 
 
 def _loaded(module: str, name: str) -> tuple[type, ...]:

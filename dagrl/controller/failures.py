@@ -167,6 +167,18 @@ def lost_error(seat: Seat, method: str, ray_says: str, look: Callable[[Seat], Ev
     return error
 
 
+def gone_error(seat: Seat, method: str, why: str) -> WorkerLostError:
+    """The error for a call whose worker was ended on purpose."""
+    return WorkerLostError(
+        group=seat.group,
+        method=method,
+        rank=seat.rank,
+        node_ip=seat.node_ip,
+        error_type="WorkerLostError",
+        error_message=why,
+    )
+
+
 def exit_cause(seat: Seat, ray_says: str, found: Evidence | None) -> str:
     """Why a process ended, from what Ray says of it and what its node knows."""
     if "NODE_OUT_OF_MEMORY" in ray_says or "running low on memory" in ray_says:

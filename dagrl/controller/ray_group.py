@@ -9,7 +9,7 @@ import ray
 
 from dagrl.controller.aliveness import watch
 from dagrl.controller.colocated import colocated_class, create_colocated_worker_raw_cls
-from dagrl.controller.failures import Seat, text_of
+from dagrl.controller.failures import Seat, gone_error, text_of
 from dagrl.controller.ray_crew import CrewStart, RayClassWithInitArgs, RayCrew
 from dagrl.controller.ray_pending import RayPending
 from dagrl.controller.ray_pool import RayResourcePool
@@ -139,14 +139,14 @@ class RayWorkerGroup(WorkerGroup):
         """Call the method on the ranks without waiting; what several of them get is stored once.
 
         Raises:
-            WorkerError: the one that ended the group.
+            WorkerError: the one that ended the group, or one that says that `kill` did.
             DispatchError: naming the method whose arguments cannot be sent; the group is torn down if other ranks have
                 been called already.
         """
         if self.failure is not None:
             raise self.failure
         if self._crew.ended:
-            raise DispatchError(f"`{method}`: the workers of `{self.name}` were ended; `rebuild()` starts new ones")
+            raise gone_error(self.seat(next(iter(calls))), method, "it was ended; `rebuild()` starts another")
         theirs = f"{self.role}_{method}" if self.role and not method.startswith("dagrl_") else method
         sending = Sending(calls)
         refs: dict[int, Any] = {}

@@ -17,12 +17,13 @@ from dagrl.controller.failures import (
     RemoteFault,
     Seat,
     evidence,
+    gone_error,
     known_seat,
     lost_error,
     named_seat,
     worker_error,
 )
-from dagrl.errors import DispatchError, WorkerError, WorkerLostError, WorkerTimeoutError
+from dagrl.errors import DispatchError, WorkerError, WorkerTimeoutError
 
 #: After a failure, how long to wait for the fate of other ranks: a lost process explains the errors of its peers.
 _GRACE_SECONDS = 0.3
@@ -130,15 +131,7 @@ class RayPending:
 
     def _gone(self, rank: int, why: str) -> WorkerError:
         """The error of a call that outlived the workers it was made on."""
-        seat = self._owner.seat(rank)
-        return WorkerLostError(
-            group=seat.group,
-            method=self._method,
-            rank=rank,
-            node_ip=seat.node_ip,
-            error_type="WorkerLostError",
-            error_message=why,
-        )
+        return gone_error(self._owner.seat(rank), self._method, why)
 
     def _fault(self, rank: int) -> RayError | None:
         try:

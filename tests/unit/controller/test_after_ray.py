@@ -64,12 +64,11 @@ else:
 print(ray.is_initialized())
 """
 GONE = [
-    "DispatchError: `add`: the workers of `adder` were ended; `rebuild()` starts new ones",
-    *[
-        f"WorkerLostError: the process of rank 0 of worker group `adder` (node 127.0.0.1) was lost during `{method}`: "
-        "its Ray has ended since"
-        for method in ("slowly", "slowly", "later", "later")
-    ],
+    f"WorkerLostError: the process of rank 0 of worker group `adder` (node 127.0.0.1) was lost during `{method}`: {why}"
+    for method, why in [
+        ("add", "it was ended; `rebuild()` starts another"),
+        *((method, "its Ray has ended since") for method in ("slowly", "slowly", "later", "later")),
+    ]
 ]
 SHARDS = "DispatchError: the Ray that has the shards of a future has ended: `get()` it before"
 

@@ -238,7 +238,9 @@ def test_calls_of_workers_that_were_replaced_end_no_others(make_ray_group: Calla
     assert group.pid() == pids
     group.kill()
     assert _looked(group, asked) == _Asked()
-    with pytest.raises(DispatchError, match=r"`pid`: the workers of `Maker` were ended; `rebuild\(\)` starts new ones"):
+    with pytest.raises(
+        WorkerLostError, match=r"rank 0 of .* was lost during `pid`: it was ended; `rebuild\(\)` starts"
+    ):
         group.pid()
     group.rebuild()
     assert len(group.pid()) == 2

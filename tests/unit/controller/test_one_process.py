@@ -51,6 +51,7 @@ class Keeper(Worker):
         return {
             "weight": self.weight,
             "made": self.weight * 2,
+            "parameter": torch.nn.Parameter(self.weight.detach()),
             "more": (self.weight.detach(), [self.weight.numpy(force=True)]),
         }
 
@@ -106,6 +107,7 @@ def test_results_stay_as_they_were_when_the_worker_goes_on() -> None:
     (before,), (after,) = keepers.step(), keepers.step()
     assert before["weight"].tolist() == before["more"][0].tolist() == before["more"][1][0].tolist() == [1, 1]
     assert (after["weight"].tolist(), after["weight"].requires_grad, after["made"].is_leaf) == ([2, 2], True, True)
+    assert type(before["parameter"]) is torch.nn.Parameter
     before["weight"].detach().zero_()
     assert keepers.workers[0].weight.tolist() == [2, 2]
     futures = [keepers.note(number) for number in range(2)]
