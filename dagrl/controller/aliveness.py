@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import ray
-
+from dagrl.controller.looking import LOOKING
 from dagrl.controller.ray_pending import RayPending
 from dagrl.errors import WorkerError
 
@@ -32,18 +33,26 @@ def watch(group: RayWorkerGroup, seconds: float) -> None:
 
     Each is asked to come back; the answer waits behind the calls under way, but a lost process fails it at once.
     """
+    _stop_at_exit()
     threading.Thread(target=_look_after, args=(weakref.ref(group), seconds), daemon=True).start()
+
+
+@cache
+def _stop_at_exit() -> None:
+    """Let no thread look any more when this process exits, for Ray shuts itself down then."""
+    atexit.register(LOOKING.acquire)
 
 
 def _look_after(found: weakref.ref[RayWorkerGroup], seconds: float) -> None:
     asked = _Asked()
     pause = threading.Event()
     while not pause.wait(seconds):
-        group = found()
-        if group is None or not ray.is_initialized():
-            return
-        asked = _looked(group, asked) if group.standing else _Asked()
-        del group
+        with LOOKING:
+            group = found()
+            if group is None:
+                return
+            asked = _looked(group, asked) if group.standing else _Asked()
+            del group
 
 
 def _looked(group: RayWorkerGroup, asked: _Asked) -> _Asked:

@@ -194,7 +194,7 @@ def exit_cause(seat: Seat, ray_says: str, found: Evidence | None) -> str:
         return _killed_by(signal.Signals[crashed[1]])
     if found and found.oom_kills > seat.oom_kills:
         return "out of memory: the kernel killed it (signal 9)"
-    if "node" in ray_says and "died" in ray_says and not found:
+    if "its node has died" in ray_says and not found:
         return "its node was lost"
     return _killed_by(signal.SIGKILL) if found else "killed by signal 9 (SIGKILL), or for memory"
 

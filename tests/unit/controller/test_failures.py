@@ -323,7 +323,10 @@ def test_who_has_died_is_read_from_the_name() -> None:
     assert known_seat(Seat("the_makers", 11, "10.0.0.1", pid=7)).log == ""
 
 
-UNEXPECTED = "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits, maybe by the OOM killer"
+UNEXPECTED = (
+    "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits, maybe by the OOM killer, see "
+    "dmesg of the OOMing node, to prevent node deaths; the worker process has died"
+)
 
 
 @pytest.mark.parametrize(

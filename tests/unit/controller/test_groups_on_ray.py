@@ -263,7 +263,7 @@ def test_who_waits_for_a_lost_worker_is_told_which(make_ray_group: Callable[...,
     with pytest.raises(WorkerError) as caught:
         WAITERS[way](others, future)
     assert "the process of rank 1 of worker group `makers` (node 127.0.0.1) was lost during" in str(caught.value)
-    assert "killed by signal 9 (SIGKILL)" in str(caught.value)
+    assert str(caught.value).partition("killed by signal 9 (SIGKILL)")[2] in ("", ", or for memory")
     with pytest.raises(WorkerLostError, match=r"rank 1 of worker group `makers` .* was lost during `slow`: killed by"):
         future.get()
     assert group.failure is not None
