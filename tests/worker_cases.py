@@ -1,4 +1,4 @@
-"""What policy workers do as ranks of a group: stop and go on, hand their weights to the rollout, save."""
+"""What policy workers do as ranks of a group: stop and go on, hand their weights to the rollout, save, learn padded."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dagrl import LossColumns, ResourcePool, WorkerGroup, adamw, policy
+from dagrl.controller.padding import real_rows
+from dagrl.controller.shards import Shard, Split
+from dagrl.controller.shares import Rule, token_work
+from dagrl.data import DataProto
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.sharding import whole
 from dagrl.graph.roles import Sampling, TokenBatch, UpdatePlan
@@ -33,8 +37,16 @@ def make_model(folder: Path, *, tied: bool) -> str:
     return str(folder)
 
 
-def start(model: str, parallel: DataParallel, *, precision: Any = "fp32", trains: bool = True) -> PolicyWorker:
-    spec = policy(model, optimizer=adamw(lr=1e-2) if trains else None, precision=precision, dropout=True)
+def start(
+    model: str,
+    parallel: DataParallel,
+    *,
+    precision: Any = "fp32",
+    trains: bool = True,
+    lr: float = 1e-2,
+    dropout: bool = True,
+) -> PolicyWorker:
+    spec = policy(model, optimizer=adamw(lr=lr) if trains else None, precision=precision, dropout=dropout)
     group = WorkerGroup("actor", spec, pool=ResourcePool("main", [parallel.size]))
     return PolicyWorker(group, total_steps=10, rollout=trains, parallel=parallel)
 
@@ -131,6 +143,54 @@ def sync_and_save(rank: int, size: int, strategy: Any, model: str, folder: Path)
             "ref": logprobs, "rows": tokens,
         }  # fmt: skip
     return found
+
+
+def dispatched(count: int) -> DataProto:
+    """A batch of rows of different lengths in groups of two, for a call that trains on it."""
+    draw = torch.Generator().manual_seed(count)
+    ids = torch.randint(4, 14, (count, 9), generator=draw)
+    lengths = torch.randint(1, 5, (count,), generator=draw)
+    mask = torch.arange(4)[None] < lengths[:, None]
+    attention = torch.cat([torch.ones(count, 5, dtype=torch.bool), mask], 1)
+    columns = {
+        "input_ids": ids, "attention_mask": attention, "position_ids": position_ids(attention), "response_mask": mask,
+        "temperatures": torch.ones(count), "advantages": torch.randn(mask.shape, generator=draw),
+        "rollout_logprobs": -torch.rand(mask.shape, generator=draw), "group_ids": torch.arange(count) // 2,
+        "seeds": torch.randperm(count, generator=draw) * 7,
+    }  # fmt: skip
+    return DataProto.from_dict(columns)
+
+
+PADDED_LR = 1e-4
+#: How rows are spread over the ranks, and the sizes of mini- and micro-batches.
+SPREADS = {
+    "blocks": (Rule(), 0, 1), "blocks of mini-batches": (Rule(), 2, 2), "groups": (Rule("group_ids"), 3, 0),
+    "balanced": (Rule("group_ids", token_work), 2, 0),
+}  # fmt: skip
+
+
+def learn_padded(rank: int, size: int, strategy: Any, model: str, count: int, spread: str, mode: Any) -> dict[str, Any]:
+    """Two updates on what dispatch gives this rank of a batch: the weights, the metrics, how many rows were padding."""
+    parallel = DataParallel(rank, size, strategy)
+    actor = start(model, parallel, lr=PADDED_LR, dropout=False)
+    rule, mini, micro = SPREADS[spread]
+    whole = dispatched(count)
+    given = Split.of({"data": whole}, size, rule, padded=True).shard(whole, rank)
+    data = given.opened() if isinstance(given, Shard) else given
+    column = data.batch.__getitem__
+    tokens = TokenBatch(*map(column, TokenBatch._fields))
+    columns = LossColumns({name: column(name) for name in ("advantages", "response_mask")})
+    numbers = []
+    for step in (1, 2):
+        plan = UpdatePlan(
+            loss=ppo_clip(), loss_agg_mode=mode, norm_length=4, mini_batch_size=mini, micro_batch_size=micro,
+            epochs=2, aliases={"old_logprobs": "new_logprobs"}, step=step,
+        )  # fmt: skip
+        numbers.append(actor.update(tokens, columns, column("seeds"), plan, column("rollout_logprobs")))
+    scored = actor.compute_logprobs(tokens)
+    padding = ~real_rows(data)
+    silent = not bool(scored.logprobs[padding].any()) and not bool(scored.entropy[padding].any())
+    return {"weights": weights(actor), "metrics": numbers, "padding": int(padding.sum()), "silent": silent}
 
 
 def as_ranks(rank: int, size: int, cases: list[tuple[Any, ...]]) -> list[dict[str, Any]]:

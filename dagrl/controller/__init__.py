@@ -26,6 +26,11 @@ Names and arguments are verl's. What differs, and why:
 | `detached` | names may clash | unique names, in the namespace `dagrl`; the pool must be detached too |
 | `RayClassWithInitArgs` | called, it starts an actor | called, it constructs the worker here |
 | `get_placement_groups` | by address as text | by address as a number |
+| `RayResourcePool` | `max_colocate_count` CPUs for a process | one, which its worker groups share |
+| `RayWorkerGroup(**kwargs)` | any, most without effect | `worker_env`, `deadline`, `device_name` |
+| `RayWorkerGroup.kill` | the workers are killed by hand | the next call says so; `rebuild()` |
+| `DataProtoFuture.chunk` | rows must divide | the first parts are a row longer |
+| `DataProtoFuture.get` | where the workers are known | in any process; a worker that failed is named |
 | `ResourcePoolManager` | GPUs | also CPUs, with `use_gpu=False` |
 | `NaiveWorkerGroup` | one worker | a worker for each rank, and the same dispatch and collect |
 """

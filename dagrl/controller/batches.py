@@ -45,8 +45,16 @@ def common_rows(values: Mapping[int | str, Any]) -> int:
 
 
 def own_copy(value: Any) -> Any:
-    """A copy of a batch, tensor or array; anything else is itself."""
-    arrays = (*_loaded("torch", "Tensor"), *_loaded("numpy", "ndarray"))
+    """A copy of a batch, tensor or array, and of a dict, list or tuple with copies in it; else the value itself."""
+    kind = type(value)
+    if kind is dict:
+        return {key: own_copy(each) for key, each in value.items()}
+    if kind is list or kind is tuple:
+        return kind(map(own_copy, value))
+    tensors = _loaded("torch", "Tensor")
+    if kind in tensors:  # also one that was computed, which refuses a deep copy; and of a view no more than it shows
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    arrays = (*tensors, *_loaded("numpy", "ndarray"))
     return copy.deepcopy(value) if is_batch(value) or isinstance(value, arrays) else value
 
 

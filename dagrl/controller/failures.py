@@ -7,10 +7,11 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from weakref import WeakValueDictionary
 
 from dagrl.errors import WorkerError, WorkerLostError
 
@@ -30,6 +31,30 @@ class Seat:
     pid: int = 0
     log: str = ""
     oom_kills: int = 0
+
+
+#: The seats of this program's workers by node and process, for as long as their groups have them.
+_SEATS: WeakValueDictionary[tuple[str, int], Seat] = WeakValueDictionary()
+
+
+def remember(seats: Iterable[Seat]) -> None:
+    """Let `known_seat` find the seats."""
+    for seat in seats:
+        _SEATS[seat.node_ip, seat.pid] = seat
+
+
+def named_seat(ray_says: str) -> Seat | None:
+    """The worker that Ray says has ended, by the name that its group gave it; None if that is no worker's."""
+    said = dict(re.findall(r"^\t(pid|name|ip): (.+)$", ray_says, re.MULTILINE))
+    name = re.fullmatch(r"(.+)_[0-9a-f]{8}_(\d+)", said.get("name", ""))
+    if name is None:
+        return None
+    return Seat(name[1], int(name[2]), said.get("ip", "unknown"), pid=int(said.get("pid", "0")))
+
+
+def known_seat(seat: Seat) -> Seat:
+    """All that is known of a seat in this process."""
+    return _SEATS.get((seat.node_ip, seat.pid), seat)
 
 
 class RemoteFault(Exception):
@@ -142,6 +167,18 @@ def lost_error(seat: Seat, method: str, ray_says: str, look: Callable[[Seat], Ev
     return error
 
 
+def gone_error(seat: Seat, method: str, why: str) -> WorkerLostError:
+    """The error for a call whose worker was ended on purpose."""
+    return WorkerLostError(
+        group=seat.group,
+        method=method,
+        rank=seat.rank,
+        node_ip=seat.node_ip,
+        error_type="WorkerLostError",
+        error_message=why,
+    )
+
+
 def exit_cause(seat: Seat, ray_says: str, found: Evidence | None) -> str:
     """Why a process ended, from what Ray says of it and what its node knows."""
     if "NODE_OUT_OF_MEMORY" in ray_says or "running low on memory" in ray_says:
@@ -157,7 +194,7 @@ def exit_cause(seat: Seat, ray_says: str, found: Evidence | None) -> str:
         return _killed_by(signal.Signals[crashed[1]])
     if found and found.oom_kills > seat.oom_kills:
         return "out of memory: the kernel killed it (signal 9)"
-    if "node" in ray_says and "died" in ray_says and not found:
+    if "its node has died" in ray_says and not found:
         return "its node was lost"
     return _killed_by(signal.SIGKILL) if found else "killed by signal 9 (SIGKILL), or for memory"
 

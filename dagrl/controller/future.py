@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dagrl.controller.batches import is_batch
-from dagrl.controller.shards import Misfit, Placed
+from dagrl.controller.shards import Misfit, NotMade, Placed
 from dagrl.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ class CallFuture:
                 group down.
         """
         return self._collect(self._pending.outputs(timeout, deadline))
+
+    def __getstate__(self) -> Any:
+        raise DispatchError("a `CallFuture` stays in the program that made the call: send what its `get()` returns")
 
 
 @dataclass
@@ -192,7 +195,10 @@ def _chunk_of(before: Callable[[Any], DataProto] | None, part: int, chunks: int,
 
 
 def _values(futures: Sequence[Any], timeout: float | None) -> list[Any]:
-    """What is behind references; in one process they are the values themselves."""
+    """What is behind references; in one process they are the values themselves, or the failure in their place."""
+    missing = next((value for value in futures if isinstance(value, NotMade)), None)
+    if missing is not None:
+        raise missing.failure
     if "ray" not in sys.modules:
         return list(futures)
     from dagrl.controller.ray_pending import fetch

@@ -3,30 +3,33 @@
 import asyncio
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from dagrl.controller.batches import own_copy
 from dagrl.controller.colocated import role_of
 from dagrl.controller.decorator import registration_of
 from dagrl.controller.failures import Seat, fault_of, worker_error
 from dagrl.controller.future import Pending
 from dagrl.controller.received import receive
 from dagrl.controller.resource_pool import ResourcePool
+from dagrl.controller.shards import NotMade, Placed, Shard
 from dagrl.controller.worker import Identity, born_as, check_worker_env, free_port
 from dagrl.controller.worker_group import ClassWithInitArgs, RankCall, WorkerGroup
 from dagrl.errors import DispatchError, WorkerError
 
 
 class _Done:
-    """Outputs that are there already, or the failure that took their place."""
+    """Outputs that are there already, or the failure that took the place of each."""
 
-    def __init__(self, outputs: list[Any], failure: Exception | None) -> None:
+    def __init__(self, outputs: list[Any], failure: WorkerError | None = None) -> None:
         self._outputs = outputs
         self._failure = failure
 
     @property
     def refs(self) -> list[Any]:
-        return self.outputs(None, None)
+        return self._outputs
 
     def poll(self) -> bool:
         self.outputs(None, None)
@@ -38,12 +41,20 @@ class _Done:
         return self._outputs
 
 
+class _NotMadeError(Exception):
+    """An argument is missing, because the workers that were to make it failed."""
+
+    def __init__(self, failure: WorkerError) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
 class NaiveWorkerGroup(WorkerGroup):
     """One worker object in this process for each rank of the pool, called one after the other; one without a pool.
 
-    Dispatch and collect are those of every worker group, and a worker's batches are its own as in a process of its
-    own; a debugger stops in the workers' own code. The constructor is that of the group on Ray: ``worker_env`` is set
-    in this process, and what says how processes start has no effect.
+    Dispatch and collect are those of every worker group, and a worker shares no batch, tensor or array with its caller,
+    as in a process of its own; a debugger stops in the workers' own code. The constructor is that of the group on Ray:
+    ``worker_env`` is set in this process, and what says how processes start has no effect.
     """
 
     def __init__(
@@ -101,18 +112,26 @@ class NaiveWorkerGroup(WorkerGroup):
         for rank, (args, kwargs) in calls.items():
             try:
                 outputs.append(self._called(rank, method, args, kwargs))
+            except _NotMadeError as error:
+                failure = self.fail(error.failure)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the workers' own code
-                return _Done([], self.fail(self._error(error, rank, method)))
-        return _Done(outputs, None)
+                failure = self.fail(self._error(error, rank, method))
+            else:
+                continue
+            return _Done([NotMade(failure)] * len(calls), failure)
+        return _Done(outputs)
 
     def _called(self, rank: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What comes back of the rank's method, awaited if it is async."""
         registration = registration_of(self._methods[method])
         materialize = registration is None or registration.materialize_futures
-        given = receive(args, kwargs, materialize=materialize, own=True)
+        try:
+            given = receive(args, kwargs, materialize=materialize, own=_own)
+        except WorkerError as error:
+            raise _NotMadeError(error) from None
         worker = self._workers[rank]
         output = getattr(worker.fused[self.role] if self.role else worker, method)(*given.args, **given.kwargs)
-        return given.answer(asyncio.run(output) if inspect.iscoroutine(output) else output)
+        return _own(given.answer(_awaited(output) if inspect.iscoroutine(output) else output))
 
     def _construct(self, identity: Identity) -> Any:
         try:
@@ -126,3 +145,18 @@ class NaiveWorkerGroup(WorkerGroup):
         failure = worker_error(fault_of(error, Seat(role or self.name, rank, "127.0.0.1"), own), error)
         failure.__cause__ = error
         return failure
+
+
+def _own(value: Any) -> Any:
+    """What arrives in another process: batches, tensors and arrays that are shared with nobody."""
+    return value.copied() if isinstance(value, Shard | Placed) else own_copy(value)
+
+
+def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What the coroutine returns; beside the event loop that this thread may be running already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(asyncio.run, coroutine).result()

@@ -29,11 +29,12 @@ def marked_padding(data: DataProto, padding: int) -> DataProto:
 
     from dagrl.data.proto import DataProto
     from dagrl.data.tensordicts import TensorDict, tensors_of
+    from dagrl.ops.advantages import NO_GROUP
 
     real = len(data) - padding
     columns = tensors_of(data.batch)
     changed = {PADDING_MASK: torch.arange(len(data)) >= real}
-    for name, neutral in (("response_mask", False), ("group_ids", -1)):
+    for name, neutral in (("response_mask", False), ("group_ids", NO_GROUP)):
         if padding and name in columns:
             changed[name] = _filled(columns[name], real, neutral)
     size = [len(data)] if data.batch is None else data.batch.batch_size

@@ -9,11 +9,47 @@ from typing import Any
 
 from ray.util.placement_group import PlacementGroup
 
+from dagrl.controller.connection import connection
 from dagrl.controller.ray_pool import Bundle, RayResourcePool, check_fits, sort_placement_group_by_node_ip
 from dagrl.errors import ClusterError, Problem
 
 
-class SubRayResourcePool(RayResourcePool):
+class _BorrowedPool(RayResourcePool):
+    """Processes on placement groups that other pools have made, and give back."""
+
+    def __init__(self, groups: Sequence[PlacementGroup], bundles: Sequence[Bundle], **kwargs: Any) -> None:
+        sizes = [len(list(same)) for _, same in groupby(bundles, key=lambda bundle: bundle[0])]
+        super().__init__(sizes, **kwargs)
+        self._bundles = list(bundles)
+        self._groups = list(groups)
+        self._ray = connection()
+
+    def get_placement_groups(
+        self, strategy: str = "STRICT_PACK", name: str | None = None, device_name: str = "cuda"
+    ) -> list[PlacementGroup]:
+        """The placement groups of the pools that it is made of.
+
+        Raises:
+            ClusterError: when they have ended with their Ray.
+        """
+        if self._groups is None or self._ray != connection():
+            what = f"pool `{self.name_prefix}` is made of the processes of others, whose Ray has ended."
+            raise ClusterError([Problem(what, fix="split or merge these again")])
+        return self._groups
+
+    def bundles(self) -> list[Bundle]:
+        """The bundle of each rank."""
+        self.get_placement_groups()
+        return self._bundles
+
+    def release(self) -> None:
+        """Nothing: the pools that made the placement groups give them back."""
+
+    def _sizes(self) -> list[int]:
+        return self._store
+
+
+class SubRayResourcePool(_BorrowedPool):
     """Some neighbouring processes of placement groups that exist: ``subgroup_world_size`` from a bundle on.
 
     Bundles count through all placement groups. The resources are those of the pool that made these.
@@ -34,27 +70,15 @@ class SubRayResourcePool(RayResourcePool):
         if not 0 <= start_bundle_index < end <= len(every):
             what = f"bundles {start_bundle_index} to {end - 1} are no part of the {len(every)} there are."
             raise ClusterError([Problem(what, fix="give `start_bundle_index` and `subgroup_world_size` within them")])
-        self._bundles = every[start_bundle_index:end]
-        sizes = [len(list(same)) for _, same in groupby(self._bundles, key=lambda bundle: bundle[0])]
-        super().__init__(sizes, **{name: value for name, value in kwargs.items() if name != "process_on_nodes"})
+        options = {name: value for name, value in kwargs.items() if name != "process_on_nodes"}
+        super().__init__(placement_groups, every[start_bundle_index:end], **options)
         self.start_bundle_index = start_bundle_index
         self.subgroup_world_size = subgroup_world_size
-        self._groups = list(placement_groups)
 
     @property
     def world_size(self) -> int:
         """Its processes."""
         return self.subgroup_world_size
-
-    def bundles(self) -> list[Bundle]:
-        """The bundle of each rank."""
-        return self._bundles
-
-    def release(self) -> None:
-        """Nothing: the pool that made the placement groups gives them back."""
-
-    def _sizes(self) -> list[int]:
-        return self._store
 
 
 def split_resource_pool(
@@ -93,28 +117,9 @@ def merge_resource_pool(rp1: RayResourcePool, rp2: RayResourcePool) -> RayResour
     if len(set(bundles)) < len(bundles):
         what = f"pools `{rp1.name_prefix}` and `{rp2.name_prefix}` have processes in common."
         raise ClusterError([Problem(what, fix="merge pools that have none")])
-    return _MergedPool(bundles, **{**_options(rp1), "name_prefix": f"{rp1.name_prefix}_{rp2.name_prefix}"})
-
-
-class _MergedPool(RayResourcePool):
-    """The processes of two pools."""
-
-    def __init__(self, bundles: Sequence[Bundle], **kwargs: Any) -> None:
-        groups = sort_placement_group_by_node_ip(list(dict.fromkeys(group for group, _ in bundles)))
-        self._bundles = sorted(bundles, key=lambda bundle: groups.index(bundle[0]))
-        sizes = [len(list(same)) for _, same in groupby(self._bundles, key=lambda bundle: bundle[0])]
-        super().__init__(sizes, **kwargs)
-        self._groups = groups
-
-    def bundles(self) -> list[Bundle]:
-        """The bundle of each rank."""
-        return self._bundles
-
-    def release(self) -> None:
-        """Nothing: the pools that made the placement groups give them back."""
-
-    def _sizes(self) -> list[int]:
-        return self._store
+    groups = sort_placement_group_by_node_ip(list(dict.fromkeys(group for group, _ in bundles)))
+    ordered = sorted(bundles, key=lambda bundle: groups.index(bundle[0]))
+    return _BorrowedPool(groups, ordered, **{**_options(rp1), "name_prefix": f"{rp1.name_prefix}_{rp2.name_prefix}"})
 
 
 @dataclass

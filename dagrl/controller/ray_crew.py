@@ -12,7 +12,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from dagrl.controller.failures import Seat
+from dagrl.controller.connection import connection
+from dagrl.controller.failures import Seat, remember
 from dagrl.controller.ray_host import Place, host_class
 from dagrl.controller.ray_pool import Bundle, RayResourcePool
 from dagrl.controller.session import import_root, started_here
@@ -57,34 +58,47 @@ class RayCrew:
         self.names: list[str] = []
         self.seats: dict[int, Seat] = {}
         self.port = 0
-        self.ended = False
-        #: Whether the workers are constructed and have not been ended.
-        self.standing = False
+        self._killed = False
+        self._constructed = False
+        self._ray = connection()
         #: The bundles that the actors take a share of.
         self.bundles: frozenset[Bundle] = frozenset()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the workers have been ended, by themselves or with their Ray."""
+        return self._killed or self._ray != connection()
+
+    @property
+    def standing(self) -> bool:
+        """Whether the workers are constructed and have not been ended."""
+        return self._constructed and not self.ended
+
     def kill(self) -> None:
         """End the actors at once, whatever they do."""
-        self.ended, self.standing = True, False
-        for handle in self.handles:
+        for handle in [] if self.ended else self.handles:
             ray.kill(handle)
+        self._killed = True
 
     def start(self, pool: RayResourcePool, start: CrewStart, ask: Ask) -> None:
         """Start all processes at once, then construct the workers, which need rank 0's address, at once."""
         end = time.monotonic() + start.timeout
-        self.handles, self.names, self.seats, self.ended = [], [], {}, False
+        self.handles, self.names, self.seats = [], [], {}
+        self._killed = self._constructed = False
         pool.get_placement_groups(start.strategy, device_name=start.device_name)
         self.bundles = frozenset(pool.bundles())
+        self._ray = connection()
         pool.admit(self)
         self._create(pool, start)
         prepare = {place.rank: ((place,), {}) for place in self._places(pool, start.env)}
         answers: list[tuple[Seat, int]] = ask("dagrl_prepare", prepare, end - time.monotonic())
         self.seats = {seat.rank: seat for seat, _ in answers}
+        remember(self.seats.values())
         self.port = answers[0][1]
         plain = ray.put(start.maker.plain)
         construct = {rank: ((plain, self.seats[0].node_ip, self.port), {}) for rank in self.seats}
         ask("dagrl_construct", construct, end - time.monotonic())
-        self.standing = True
+        self._constructed = True
 
     def attach(self, names: Sequence[str], handles: Sequence[Any], ask: Ask, timeout: float) -> type:
         """Take over living workers, given in rank order by handles or else by names; their class.
@@ -94,6 +108,7 @@ class RayCrew:
             DispatchError: when they are not the ranks of one group.
         """
         self.handles = list(handles) or [_found(name) for name in names]
+        self._ray = connection()
         self.names = list(names)
         answers: list[tuple[Seat, int, type]] = ask(
             "dagrl_introduce", dict.fromkeys(range(len(self.handles)), ((), {})), timeout
@@ -103,8 +118,9 @@ class RayCrew:
             shown = ", ".join(f"rank {seat.rank} of `{seat.group}`" for seat, _, _ in answers)
             raise DispatchError(f"the workers are {shown}: give all ranks of one group in their order")
         self.seats = {seat.rank: seat for seat, _, _ in answers}
+        remember(self.seats.values())
         self.port = answers[0][1]
-        self.standing = True
+        self._constructed = True
         return answers[0][2]
 
     def _create(self, pool: RayResourcePool, start: CrewStart) -> None:

@@ -9,7 +9,7 @@ import ray
 
 from dagrl.controller.aliveness import watch
 from dagrl.controller.colocated import colocated_class, create_colocated_worker_raw_cls
-from dagrl.controller.failures import Seat
+from dagrl.controller.failures import Seat, gone_error, text_of
 from dagrl.controller.ray_crew import CrewStart, RayClassWithInitArgs, RayCrew
 from dagrl.controller.ray_pending import RayPending
 from dagrl.controller.ray_pool import RayResourcePool
@@ -139,12 +139,14 @@ class RayWorkerGroup(WorkerGroup):
         """Call the method on the ranks without waiting; what several of them get is stored once.
 
         Raises:
-            WorkerError: the one that ended the group.
+            WorkerError: the one that ended the group, or one that says that `kill` did.
             DispatchError: naming the method whose arguments cannot be sent; the group is torn down if other ranks have
                 been called already.
         """
         if self.failure is not None:
             raise self.failure
+        if self._crew.ended:
+            raise gone_error(self.seat(next(iter(calls))), method, "it was ended; `rebuild()` starts another")
         theirs = f"{self.role}_{method}" if self.role and not method.startswith("dagrl_") else method
         sending = Sending(calls)
         refs: dict[int, Any] = {}
@@ -152,12 +154,12 @@ class RayWorkerGroup(WorkerGroup):
             try:
                 sent = tuple(map(sending.sent, args)), {name: sending.sent(value) for name, value in kwargs.items()}
                 refs[rank] = getattr(self._crew.handles[rank], theirs).remote(*sent[0], **sent[1])
-            except TypeError as error:
+            except Exception as error:  # noqa: BLE001 - how the user's values are pickled
                 said = f"`{method}` cannot be called on rank {rank}: {_first_line(error)}"
                 if refs:
                     self.fail(self._not_called(method, rank, said))
-                raise DispatchError(said) from None
-        return RayPending(self, _SHOWN.get(method, method), refs)
+                raise DispatchError(said) from (None if isinstance(error, TypeError) else error)
+        return RayPending(self, _SHOWN.get(method, method), refs, self.built)
 
     def kill(self) -> None:
         """End the workers at once, whatever they do."""
@@ -227,4 +229,5 @@ def _check_lifetimes(pool: RayResourcePool, *, detached: bool) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]
+    said = text_of(error).strip().split("\n")[0]
+    return said if isinstance(error, TypeError) else f"{type(error).__name__}: {said}"

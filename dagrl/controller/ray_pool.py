@@ -10,6 +10,7 @@ from weakref import WeakSet
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
+from dagrl.controller.connection import connection
 from dagrl.controller.resource_pool import ResourcePool
 from dagrl.errors import ClusterError, Problem
 
@@ -64,6 +65,7 @@ class RayResourcePool(ResourcePool):
         self.accelerator_type = accelerator_type
         self._device = _DEVICES["cuda"]
         self._groups: list[PlacementGroup] | None = None
+        self._ray = ""
 
     def get_placement_groups(
         self, strategy: str = "STRICT_PACK", name: str | None = None, device_name: str = "cuda"
@@ -75,10 +77,10 @@ class RayResourcePool(ResourcePool):
         Raises:
             ClusterError: when the cluster has not what the pool needs, or others keep it in use.
         """
-        if self._groups is None:
+        if self._groups is None or self._ray != connection():
             self._device = _device(device_name)
             check_fits(self.name_prefix, self._store, self._bundle())
-            self._groups = self._make(strategy, name)
+            self._groups, self._ray = self._make(strategy, name), connection()
         return self._groups
 
     def bundles(self) -> list[Bundle]:
@@ -116,8 +118,9 @@ class RayResourcePool(ResourcePool):
 
     def release(self) -> None:
         """Give the resources back; workers that still use them are ended by Ray."""
-        for group in self._groups or []:
-            remove_placement_group(group)
+        if self._ray == connection():
+            for group in self._groups or []:
+                remove_placement_group(group)
         self._groups = None
 
     def _sizes(self) -> list[int]:

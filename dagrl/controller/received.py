@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dagrl.controller.batches import common_rows, is_batch, own_copy
+from dagrl.controller.batches import common_rows, is_batch
 from dagrl.controller.future import DataProtoFuture
-from dagrl.controller.shards import Misfit, Placed, Shard, Split
+from dagrl.controller.shards import Misfit, NotMade, Placed, Shard, Split
 from dagrl.controller.shares import Rule
 from dagrl.errors import DispatchError
 
@@ -58,14 +58,21 @@ class Received(NamedTuple):
         return output if self.shard is None else self.shard.answered(output)
 
 
-def receive(args: Sequence[Any], kwargs: Mapping[str, Any], *, materialize: bool = True, own: bool = False) -> Received:
+def receive(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    materialize: bool = True,
+    own: Callable[[Any], Any] | None = None,
+) -> Received:
     """Open what a call carries: futures become their values, batches the rank's shard of them.
 
-    With ``own``, the batches and arrays are copies, as they are wherever a process of its own receives them.
+    ``own`` makes copies where the receiver is no process of its own.
 
     Raises:
         ArgumentError: when two batches have different numbers of rows.
         DispatchError: when a value cannot be had from those who made it.
+        WorkerError: when they failed to make it.
     """
     values: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
     orders: Orders = values.pop(ORDERS_KEY, Orders())
@@ -75,8 +82,8 @@ def receive(args: Sequence[Any], kwargs: Mapping[str, Any], *, materialize: bool
         values = orders.part.taken(values)
     elif orders.aligned:
         common_rows(values)
-    if own:
-        values = {k: v.copied() if isinstance(v, Shard) else own_copy(v) for k, v in values.items()}
+    if own is not None:
+        values = {which: own(value) for which, value in values.items()}
     shard = next((value for value in values.values() if isinstance(value, Shard)), None)
     opened = {which: _opened(value) for which, value in values.items()}
     positional = tuple(value for which, value in opened.items() if isinstance(which, int))
@@ -86,6 +93,8 @@ def receive(args: Sequence[Any], kwargs: Mapping[str, Any], *, materialize: bool
 def _opened(value: Any) -> Any:
     if isinstance(value, Misfit):
         raise DispatchError(f"the worker that made this value {value.wrong}")
+    if isinstance(value, NotMade):
+        raise value.failure
     if isinstance(value, Placed):
         return value.batch
     return value.opened() if isinstance(value, Shard) else value

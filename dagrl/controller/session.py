@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from dagrl.controller import janitor
+from dagrl.controller.looking import LOOKING
 from dagrl.errors import ClusterError, Problem
 
 #: Ray's socket paths must stay below 108 characters; they add about 70 to its folder.
@@ -43,7 +44,8 @@ class RaySession:
         if _session is self:
             _session = None
         if self._joined or self._local is not None:
-            _ray().shutdown()
+            with LOOKING:
+                _ray().shutdown()
             self._joined = False
         if self._local is not None:
             self._local.end()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dagrl.controller.batches import as_proto, common_rows, is_batch, is_proto, own_copy
 from dagrl.controller.padding import marked_padding, without_mask
 from dagrl.controller.shares import Rule, Share, shares_of
+from dagrl.errors import WorkerError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,12 +63,23 @@ class Placed:
     batch: Any
     places: np.ndarray
 
+    def copied(self) -> Placed:
+        """The result with a batch of its own."""
+        return Placed(own_copy(self.batch), self.places)
+
 
 @dataclass(frozen=True)
 class Misfit:
     """A result that cannot be put together with those of the others, and why."""
 
     wrong: str
+
+
+@dataclass(frozen=True)
+class NotMade:
+    """What is in the place of a result, in one process, when the call that was to give it has failed."""
+
+    failure: WorkerError
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,11 @@ class WorkerGroup:
         """The error that ended the group, None while it is well; later calls raise it again."""
         return self._health.failure
 
+    @property
+    def built(self) -> int:
+        """How often the workers have been started."""
+        return self._health.built
+
     def fail(self, error: WorkerError) -> WorkerError:
         """End the group with this error, unless it has ended with another already; return the one that counts."""
         if self._health.failure is None:
@@ -176,6 +181,7 @@ class WorkerGroup:
 
         If every argument is a list with one item for each rank, each rank gets its item; else all get all.
         """
+        args, kwargs = self._values(args, kwargs)
         given = [*args, *kwargs.values()]
         whole = [value for value in given if not (isinstance(value, list) and len(value) == self.world_size)]
         if given and not whole:
@@ -194,7 +200,7 @@ class WorkerGroup:
 
     def execute_rank_zero_async(self, method_name: str, *args: Any, **kwargs: Any) -> CallFuture:
         """Call any public method of the workers on rank 0 alone."""
-        return CallFuture(self.submit(self._checked(method_name), {0: (args, kwargs)}), _only)
+        return CallFuture(self.submit(self._checked(method_name), {0: self._values(args, kwargs)}), _only)
 
     def execute_rank_zero_sync(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """What rank 0 returns."""
@@ -221,7 +227,7 @@ class WorkerGroup:
         """Dispatch, execute, collect."""
         mode = registration.mode()
         if registration.materialize_futures:
-            args, kwargs = tuple(map(self._value, args)), {name: self._value(each) for name, each in kwargs.items()}
+            args, kwargs = self._values(args, kwargs)
         try:
             sent, named = mode.dispatch_fn(self, *args, **kwargs)
             named = dict(named)
@@ -237,9 +243,13 @@ class WorkerGroup:
         future = CallFuture(pending, partial(self._collected, mode))
         return future.get(deadline=self._deadline) if registration.blocking else future
 
-    def _value(self, value: Any) -> Any:
-        """The value of a future that is no batch; workers themselves see to those of batches."""
-        return value.get(deadline=self._deadline) if isinstance(value, CallFuture) else value
+    def _values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RankCall:
+        """The arguments, futures that are no batches as their values; workers themselves see to those of batches."""
+
+        def value(given: Any) -> Any:
+            return given.get(deadline=self._deadline) if isinstance(given, CallFuture) else given
+
+        return tuple(map(value, args)), {name: value(each) for name, each in kwargs.items()}
 
     def _calls(self, mode: Mode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, RankCall]:
         if mode.in_turns:

@@ -143,7 +143,7 @@ class RaySet:
 
     def close(self) -> None:
         """End what the nodes have started, if the actors still answer, and then the actors."""
-        if self.group.failure is None:
+        if self.group.standing:
             self.first_done([self.call("close", [()] * self.size)], CLOSE_SECONDS)
             self._board.clear()
         self.group.kill()

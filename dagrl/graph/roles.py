@@ -133,7 +133,10 @@ class Policy(Protocol):
         plan: UpdatePlan,
         rollout_logprobs: Float32[Tensor, "B T"] | None = None,
     ) -> Metrics:
-        """Minimise the plan's loss on the rows; the weights change."""
+        """Minimise the plan's loss on the rows; the weights change.
+
+        A row without a trained token changes nothing if its seed is another row's, as that of padding is.
+        """
         ...
 
 

@@ -11,6 +11,9 @@ from torch import Tensor
 from dagrl.data.metrics import Mean
 from dagrl.ops.masks import mean_metric, where_masked
 
+#: The group id of rows that belong to none, such as those that only pad a batch.
+NO_GROUP = -1
+
 
 def grpo_advantages(
     rewards: Float32[Tensor, " B"],
@@ -24,8 +27,8 @@ def grpo_advantages(
     The standard deviation is unbiased; statistics are float64. Rows of a group may lie anywhere in
     the batch. Without ``normalize_by_std`` the difference is not divided: Dr.GRPO (arXiv 2503.20783).
 
-    Degenerate cases: a group whose rewards are all equal, or that has one row, gives exactly 0. A row
-    whose reward is NaN (unscorable) gets 0 and the rest of its group is normalised without it.
+    Degenerate cases: a group whose rewards are all equal, or that has one row, gives exactly 0, and so does a row of
+    `NO_GROUP`. A row whose reward is NaN (unscorable) gets 0 and the rest of its group is normalised without it.
     """
     groups = _measure_groups(rewards, group_ids)
     informative = groups.scorable & (groups.highest != groups.lowest)[groups.of_row]
@@ -40,8 +43,8 @@ def rloo_advantages(rewards: Float32[Tensor, " B"], group_ids: Int64[Tensor, " B
 
     That is (r_i - mean(group)) k / (k - 1) for a group of k. Rows of a group may lie anywhere in the batch.
 
-    Degenerate cases: a group whose rewards are all equal, or that has one row, gives exactly 0. A row
-    whose reward is NaN (unscorable) gets 0 and is nobody's baseline.
+    Degenerate cases: a group whose rewards are all equal, or that has one row, gives exactly 0, and so does a row of
+    `NO_GROUP`. A row whose reward is NaN (unscorable) gets 0 and is nobody's baseline.
     """
     groups = _measure_groups(rewards, group_ids)
     informative = groups.scorable & (groups.highest != groups.lowest)[groups.of_row]
@@ -71,8 +74,12 @@ class GroupStatistics(NamedTuple):
 
 
 def group_statistics(rewards: Float32[Tensor, " B"], group_ids: Int64[Tensor, " B"]) -> GroupStatistics:
-    """Counts of groups, of the degenerate ones, of unscorable (NaN) rows, and the mean within-group std."""
-    groups = _measure_groups(rewards, group_ids)
+    """Counts of groups, of the degenerate ones, of unscorable (NaN) rows, and the mean within-group std.
+
+    Rows of `NO_GROUP` do not count.
+    """
+    grouped = group_ids != NO_GROUP
+    groups = _measure_groups(rewards[grouped], group_ids[grouped])
     comparable = groups.count >= 2
     return GroupStatistics(
         num_groups=len(groups.count),
@@ -98,7 +105,7 @@ class _Groups:
 
 def _measure_groups(rewards: Float32[Tensor, " B"], group_ids: Int64[Tensor, " B"]) -> _Groups:
     ids, of_row = group_ids.unique(return_inverse=True)
-    scorable = ~rewards.isnan()
+    scorable = ~rewards.isnan() & (group_ids != NO_GROUP)
     zeros = torch.zeros(len(ids), dtype=torch.float64, device=rewards.device)
     exact = rewards.detach().double()
 

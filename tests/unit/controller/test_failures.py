@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,7 +24,7 @@ from dagrl.controller import (
     register,
     ship_by_value,
 )
-from dagrl.controller.failures import Evidence, Seat, exit_cause
+from dagrl.controller.failures import Evidence, Seat, exit_cause, known_seat, named_seat, remember
 from dagrl.errors import (
     ClusterError,
     DispatchError,
@@ -59,10 +60,19 @@ class MuteError(Exception):
         raise RuntimeError("no")
 
 
+class Unsent:
+    """It fails in its own way when it is sent."""
+
+    def __reduce__(self) -> Any:
+        raise OSError("the file is gone")
+
+
 class Faulty(Worker):
-    def __init__(self, fail_on: int = -1) -> None:
+    def __init__(self, fail_on: int = -1, *, hang_on: int = -1) -> None:
         if self.rank == fail_on:
             raise ValueError(f"no worker of rank {fail_on}")
+        if self.rank == hang_on:
+            time.sleep(600)
 
     @register(Dispatch.ONE_TO_ALL)
     def work(self, how: str, rank: int = 1) -> int:
@@ -87,6 +97,13 @@ class Faulty(Worker):
     @register(Dispatch.ONE_TO_ALL)
     def give(self, value: Any) -> Any:
         return threading.Lock() if value == "lock" else value
+
+    @register(Dispatch.ONE_TO_ALL)
+    def update(self, log: str) -> None:
+        """It does something for good, and rank 1 dies of it."""
+        with Path(log).open("a") as file:
+            file.write(f"{self.rank}\n")
+        self.work("kill")
 
     def fail(self, how: str) -> None:
         match how:
@@ -178,6 +195,18 @@ def test_a_process_killed_from_outside_between_calls(make_ray_group: MakeGroup) 
     assert gone(pids)
 
 
+def test_a_call_is_made_once_whatever_becomes_of_it(make_ray_group: MakeGroup, tmp_path: Path) -> None:
+    group: Any = make_ray_group(Faulty)
+    for calls in (1, 2):
+        with pytest.raises(WorkerLostError):
+            group.update(str(tmp_path / "log"))
+        group.rebuild()
+        assert len(group.work("well")) == 2
+        done = (tmp_path / "log").read_text().split()
+        assert done.count("1") == calls
+        assert done.count("0") <= calls
+
+
 def test_a_call_that_does_not_return(make_ray_group: MakeGroup) -> None:
     group: Any = make_ray_group(Faulty)
     pids = group.work("well")
@@ -216,6 +245,16 @@ def test_a_worker_that_cannot_be_constructed(make_ray_group: MakeGroup) -> None:
     assert time.monotonic() - started < 30
 
 
+def test_a_worker_whose_constructor_does_not_return(ray_session: object) -> None:
+    started = time.monotonic()
+    pool = RayResourcePool([2], use_gpu=False, name_prefix="hanging")
+    maker = RayClassWithInitArgs(Faulty, hang_on=1)
+    with pytest.raises(WorkerTimeoutError, match=r"`__init__` on rank 1 .* was ended: it had not returned after"):
+        RayWorkerGroup(pool, maker, ray_wait_register_center_timeout=8)
+    assert time.monotonic() - started < 15
+    pool.release()
+
+
 def test_what_cannot_be_sent_is_an_error_of_the_method(make_ray_group: MakeGroup) -> None:
     group: Any = make_ray_group(Faulty)
     with pytest.raises(DispatchError, match="`give` cannot be called on rank 0"):
@@ -225,11 +264,14 @@ def test_what_cannot_be_sent_is_an_error_of_the_method(make_ray_group: MakeGroup
         group.give("lock")
 
 
-def test_a_call_that_reaches_only_some_ranks_ends_the_group(make_ray_group: MakeGroup) -> None:
+@pytest.mark.parametrize(("value", "said"), [(threading.Lock, ".*lock"), (Unsent, "OSError: the file is gone")])
+def test_a_call_that_reaches_only_some_ranks_ends_the_group(
+    make_ray_group: MakeGroup, value: Callable[[], Any], said: str
+) -> None:
     group: Any = make_ray_group(Faulty)
     pids = group.work("well")
-    with pytest.raises(DispatchError, match="`give` cannot be called on rank 1"):
-        group.execute_all("give", [3, threading.Lock()])
+    with pytest.raises(DispatchError, match=f"`give` cannot be called on rank 1: {said}"):
+        group.execute_all("give", [3, value()])
     assert gone(pids)
     with pytest.raises(WorkerError, match="DispatchError"):
         group.give(3)
@@ -260,7 +302,31 @@ def test_system_variables_are_not_the_users(make_group: MakeGroup) -> None:
 
 
 SEAT = Seat("actor", 0, "10.0.0.1", "abc", pid=7, oom_kills=2)
-UNEXPECTED = "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits, maybe by the OOM killer"
+DIED = """The actor died unexpectedly before finishing this task.
+\tclass_name: Maker
+\tactor_id: 1f
+\tpid: 7
+\tname: {name}
+\tnamespace: dagrl
+\tip: 10.0.0.1
+The actor is dead because its worker process has died."""
+
+
+def test_who_has_died_is_read_from_the_name() -> None:
+    assert named_seat(DIED.format(name="the_makers_0123abcd_11")) == Seat("the_makers", 11, "10.0.0.1", pid=7)
+    for says in (DIED.format(name="of another program"), "The actor died.", ""):
+        assert named_seat(says) is None
+    seats = [Seat("the_makers", 11, "10.0.0.1", "node", pid=7, log="log")]
+    remember(seats)
+    assert known_seat(Seat("the_makers", 11, "10.0.0.1", pid=7)) is seats[0]
+    del seats[0]
+    assert known_seat(Seat("the_makers", 11, "10.0.0.1", pid=7)).log == ""
+
+
+UNEXPECTED = (
+    "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits, maybe by the OOM killer, see "
+    "dmesg of the OOMing node, to prevent node deaths; the worker process has died"
+)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from dagrl.controller import (
     sort_placement_group_by_node_ip,
     split_resource_pool,
 )
+from dagrl.controller.aliveness import _Asked, _looked
 from dagrl.data import DataProto
 from dagrl.errors import ClusterError, DispatchError, WorkerError, WorkerLostError
 
@@ -214,6 +215,60 @@ def test_a_killed_worker_is_noticed_without_a_call_and_replaced(make_ray_group: 
     for each in (alone, future):
         with pytest.raises(WorkerError, match=r"`explode` failed on rank . of worker group `Maker` .*KeyError"):
             each.get()
+
+
+def test_calls_of_workers_that_were_replaced_end_no_others(make_ray_group: Callable[..., WorkerGroup]) -> None:
+    group: Any = make_ray_group(Maker)
+    done, failed, under_way = group.make(rows(4)), group.explode(rows(4)), group.slow(rows(4))
+    assert done.get().batch["x"].tolist() == [0, 1, 102, 103]
+    assert not ray.wait(failed.futures, num_returns=2, timeout=10)[1]
+    asked = _looked(group, _Asked())
+    group.rebuild()
+    pids = group.pid()
+    for future in (under_way, *under_way.chunk(2)):
+        for wait in (future.get, future.poll):
+            with pytest.raises(WorkerLostError, match=r"`Maker` .* was lost during `slow`: the group has been rebuilt"):
+                wait()
+    with pytest.raises(WorkerError, match=r"`explode` failed on rank . of worker group `Maker` .*KeyError"):
+        failed.get()
+    assert done.get().batch["x"].tolist() == [0, 1, 102, 103]
+    for _ in range(2):
+        asked = _looked(group, asked)
+        time.sleep(0.3)
+    assert group.failure is None
+    assert group.pid() == pids
+    group.kill()
+    assert _looked(group, asked) == _Asked()
+    with pytest.raises(
+        WorkerLostError, match=r"rank 0 of .* was lost during `pid`: it was ended; `rebuild\(\)` starts"
+    ):
+        group.pid()
+    group.rebuild()
+    assert len(group.pid()) == 2
+
+
+WAITERS: dict[str, Callable[[Any, DataProtoFuture], Any]] = {
+    "here": lambda others, future: DataProtoFuture(future.collect_fn, future.futures).get(),
+    "its shards": lambda others, future: others.take(future),
+    "all of it": lambda others, future: others.take(future),
+    "a method": lambda others, future: others.later(future),
+}
+
+
+@pytest.mark.parametrize("way", WAITERS)
+def test_who_waits_for_a_lost_worker_is_told_which(make_ray_group: Callable[..., WorkerGroup], way: str) -> None:
+    group: Any = make_ray_group(Maker, name_prefix="makers")
+    others: Any = make_ray_group(Maker, ranks=3 if way == "all of it" else 2, name_prefix="takers")
+    future = group.slow(rows(4))
+    os.kill(group.seats[1].pid, signal.SIGKILL)
+    with pytest.raises(WorkerError) as caught:
+        WAITERS[way](others, future)
+    assert "the process of rank 1 of worker group `makers` (node 127.0.0.1) was lost during" in str(caught.value)
+    assert str(caught.value).partition("killed by signal 9 (SIGKILL)")[2] in ("", ", or for memory")
+    with pytest.raises(WorkerLostError, match=r"rank 1 of worker group `makers` .* was lost during `slow`: killed by"):
+        future.get()
+    assert group.failure is not None
+    assert others.failure is (None if way == "here" else caught.value)
 
 
 def test_living_workers_are_found_by_name_and_by_handle(makers: Any) -> None:

@@ -1,5 +1,6 @@
 """Every dispatch mode, with equal results in this process and on Ray."""
 
+import pickle
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -216,6 +217,16 @@ def test_futures_are_values_or_shards_of_later_calls(group: Any) -> None:
     assert group.count(even) == [{"rows": 2, "sum": 1}, {"rows": 2, "sum": 5}]
     assert odd.get(timeout=30, deadline=60) == rows(3)
     assert odd.poll()
+
+
+def test_futures_that_are_no_batches_are_values_too(group: Any) -> None:
+    later = group.waited(4)
+    assert group.each(later, z=later) == [(0, 7, 7), (1, 7, 7)]
+    assert group.execute_all_sync("plain", later) == [10, 11]
+    assert group.execute_all_sync("plain", y=group.execute_rank_zero("plain", 1)) == [7, 8]
+    assert group.execute_rank_zero_sync("plain", group.execute_rank_zero_async("plain", y=1)) == 7
+    with pytest.raises(DispatchError, match=r"a `CallFuture` stays in the program that made the call"):
+        pickle.dumps(later)
 
 
 def test_async_methods(group: Any) -> None:

@@ -216,9 +216,12 @@ def test_futures_move_between_calls_of_any_split(request: pytest.FixtureRequest,
             assert [len(part.get()) for part in future.chunk(2)] == [(count + 1) // 2, count // 2]
 
 
-def test_shards_of_different_lengths_are_split_anew() -> None:
+def test_shards_of_different_lengths_are_joined_where_padding_can_be_told() -> None:
     group = in_process(2)
-    assert len(group.lopsided(rows(8)).get()) == 5
+    assert group.lopsided(rows(8)).get().batch["x"].tolist() == [0, 1, 2, 3, 4]
+    for way in WAYS:
+        assert call(group, way, group.lopsided(rows(8))).batch["x"].tolist() == [0, 2, 4, 6, 8]
+    group.execute_all_sync("what_was_seen")
     future = group.lopsided(rows(7))
     with pytest.raises(DispatchError, match="rank 1 was given 4 rows, 1 of them padding, and 1 came back"):
         future.get()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.util.placement_group import placement_group_table
 
 from dagrl.controller import (
     ClassWithInitArgs,
@@ -179,7 +180,17 @@ def test_nodes_of_different_sizes(ray_session: object) -> None:
     assert sorted(group.bundle_count for group in groups) == [1, 2]
     assert pool.get_placement_groups() == groups
     assert len(pool.local_rank_list()) == 3
+    tables = [placement_group_table(group) for group in groups]
+    assert [table["strategy"] for table in tables] == ["STRICT_PACK"] * 2
+    assert [bundle for table in tables for bundle in table["bundles"].values()] == [{"CPU": 1.0}] * 3
     pool.release()
+
+
+def test_processes_of_a_node_may_be_packed_loosely(make_ray_group: Callable[..., WorkerGroup]) -> None:
+    group: Any = make_ray_group(Who, ranks=3, bin_pack=False)
+    tables = map(placement_group_table, group.resource_pool.get_placement_groups())
+    assert [table["strategy"] for table in tables] == ["PACK"]
+    assert len(group.identity()) == 3
 
 
 def test_groups_share_the_processes_of_a_pool(ray_session: object) -> None:

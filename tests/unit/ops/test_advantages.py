@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagrl.data.metrics import Mean
-from dagrl.ops.advantages import group_statistics, grpo_advantages, spread_to_tokens
+from dagrl.ops.advantages import NO_GROUP, group_statistics, grpo_advantages, rloo_advantages, spread_to_tokens
 
 steady = settings(deadline=None, derandomize=True)
 
@@ -132,3 +132,19 @@ def test_spread_to_tokens():
     assert got.dtype == torch.float32
     hole = spread_to_tokens(torch.tensor([3.0]), torch.tensor([[True, False, True]]))
     assert hole.tolist() == [[3, 0, 3]]
+
+
+@steady
+@given(scored_rows, st.lists(st.tuples(st.sampled_from([0.0, 1.0, -2.0, NAN]), st.integers(0, 12)), max_size=5))
+def test_rows_of_no_group_count_nowhere(rows, padding):
+    mixed = [*rows]
+    for reward, place in padding:
+        mixed.insert(place, (reward, NO_GROUP))
+    rewards, ids = (torch.tensor(column) for column in zip(*mixed, strict=True))
+    real = ids != NO_GROUP
+    for function in (grpo_advantages, rloo_advantages):
+        found = function(rewards, ids)
+        assert torch.equal(found[real], function(rewards[real], ids[real]))
+        assert not found[~real].any()
+    counted, alone = group_statistics(rewards, ids), group_statistics(rewards[real], ids[real])
+    assert counted == alone

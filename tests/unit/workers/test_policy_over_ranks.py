@@ -8,12 +8,33 @@ import torch
 from ranks import run_on_ranks
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
-from worker_cases import as_ranks, go_on, make_model, read_state, start, stop_and_go_on, sync_and_save, weights
+from worker_cases import (
+    PADDED_LR,
+    as_ranks,
+    go_on,
+    learn_padded,
+    make_model,
+    read_state,
+    start,
+    stop_and_go_on,
+    sync_and_save,
+    weights,
+)
 
+from dagrl.data.metrics import merge_all
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.errors import CheckpointError
 
 KINDS = ("tied", "untied")
+#: How ranks hold the model, the rows of the batch, how dispatch spreads them, and how losses become one.
+PADDED = [
+    ("replicate", 5, "blocks", "seq-mean-token-mean"),
+    ("replicate", 5, "blocks of mini-batches", "token-mean"),
+    ("replicate", 1, "blocks", "seq-mean-token-sum-norm"),
+    ("replicate", 7, "balanced", "seq-mean-token-sum"),
+    ("fsdp", 7, "groups", "seq-mean-token-mean"),
+    ("fsdp", 1, "blocks of mini-batches", "token-sum"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +71,14 @@ def four(two, models, states) -> dict[tuple[str, ...], list[dict[str, Any]]]:
     }
     by_rank = run_on_ranks(as_ranks, 4, states / "four", list(cases.values()))
     return dict(zip(cases, map(list, zip(*by_rank, strict=True)), strict=True))
+
+
+@pytest.fixture(scope="module")
+def padded(models, tmp_path_factory) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """What two ranks learned of shares that dispatch had padded."""
+    cases = [(learn_padded, strategy, models["tied"], *more) for strategy, *more in PADDED]
+    by_rank = run_on_ranks(as_ranks, 2, tmp_path_factory.mktemp("padded"), cases)
+    return dict(zip(PADDED, map(list, zip(*by_rank, strict=True)), strict=True))
 
 
 def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
@@ -169,3 +198,25 @@ def test_several_ranks_need_a_strategy() -> None:
         DataParallel(0, 2)
     with pytest.raises(ValueError, match="rank 2 is not one of 2"):
         DataParallel(2, 2, "fsdp")
+
+
+@pytest.mark.parametrize("case", PADDED)
+def test_rows_that_dispatch_repeats_are_not_learned_from(padded, models, case: tuple[Any, ...]) -> None:
+    """Two ranks with padded shares become what one process becomes that has the rows as they are.
+
+    A step of Adam moves a weight by about the learning rate however small its gradient: sums of another order show as
+    a hundredth of that.
+    """
+    alone = learn_padded(0, 1, "none", models["tied"], *case[1:])
+    found = padded[case]
+    assert alone["padding"] == 0
+    assert sum(each["padding"] for each in found) > 0
+    assert all(each["silent"] for each in found)
+    for each in found:
+        assert (
+            max(float((alone["weights"][name] - got).abs().max()) for name, got in each["weights"].items())
+            < 0.05 * PADDED_LR
+        )
+    for step, wanted in enumerate(alone["metrics"]):
+        numbers = merge_all([each["metrics"][step] for each in found]).numbers()
+        assert numbers == pytest.approx(wanted.numbers(), rel=1e-3, abs=1e-5)
