@@ -73,7 +73,7 @@ GONE = [
 SHARDS = "DispatchError: the Ray that has the shards of a future has ended: `get()` it before"
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_what_outlives_its_ray_says_so_and_starts_no_other(again: bool) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CODE, *(["again"] if again else [])],

@@ -197,14 +197,11 @@ def test_a_process_killed_from_outside_between_calls(make_ray_group: MakeGroup) 
 
 def test_a_call_is_made_once_whatever_becomes_of_it(make_ray_group: MakeGroup, tmp_path: Path) -> None:
     group: Any = make_ray_group(Faulty)
-    for calls in (1, 2):
-        with pytest.raises(WorkerLostError):
-            group.update(str(tmp_path / "log"))
-        group.rebuild()
-        assert len(group.work("well")) == 2
-        done = (tmp_path / "log").read_text().split()
-        assert done.count("1") == calls
-        assert done.count("0") <= calls
+    with pytest.raises(WorkerLostError):
+        group.update(str(tmp_path / "log"))
+    group.rebuild()
+    assert len(group.work("well")) == 2
+    assert sorted((tmp_path / "log").read_text().split()) in (["1"], ["0", "1"])
 
 
 def test_a_call_that_does_not_return(make_ray_group: MakeGroup) -> None:
@@ -245,6 +242,7 @@ def test_a_worker_that_cannot_be_constructed(make_ray_group: MakeGroup) -> None:
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.long
 def test_a_worker_whose_constructor_does_not_return(ray_session: object) -> None:
     started = time.monotonic()
     pool = RayResourcePool([2], use_gpu=False, name_prefix="hanging")

@@ -248,14 +248,15 @@ def test_calls_of_workers_that_were_replaced_end_no_others(make_ray_group: Calla
 
 
 WAITERS: dict[str, Callable[[Any, DataProtoFuture], Any]] = {
-    "here": lambda others, future: DataProtoFuture(future.collect_fn, future.futures).get(),
     "its shards": lambda others, future: others.take(future),
     "all of it": lambda others, future: others.take(future),
     "a method": lambda others, future: others.later(future),
 }
 
 
-@pytest.mark.parametrize("way", WAITERS)
+@pytest.mark.parametrize(
+    "way", ["its shards", *(pytest.param(way, marks=pytest.mark.long) for way in ("all of it", "a method"))]
+)
 def test_who_waits_for_a_lost_worker_is_told_which(make_ray_group: Callable[..., WorkerGroup], way: str) -> None:
     group: Any = make_ray_group(Maker, name_prefix="makers")
     others: Any = make_ray_group(Maker, ranks=3 if way == "all of it" else 2, name_prefix="takers")
@@ -267,8 +268,10 @@ def test_who_waits_for_a_lost_worker_is_told_which(make_ray_group: Callable[...,
     assert str(caught.value).partition("killed by signal 9 (SIGKILL)")[2] in ("", ", or for memory")
     with pytest.raises(WorkerLostError, match=r"rank 1 of worker group `makers` .* was lost during `slow`: killed by"):
         future.get()
+    with pytest.raises(WorkerLostError, match=r"rank 1 of worker group `makers` .* was lost during `the call for a"):
+        DataProtoFuture(future.collect_fn, future.futures).get()
     assert group.failure is not None
-    assert others.failure is (None if way == "here" else caught.value)
+    assert others.failure is caught.value
 
 
 def test_living_workers_are_found_by_name_and_by_handle(makers: Any) -> None:

@@ -23,6 +23,7 @@ from dagrl.controller import (
     register,
     ship_by_value,
 )
+from dagrl.controller.ray_crew import CrewStart
 from dagrl.controller.ray_pool import address_key
 from dagrl.controller.worker import Identity
 from dagrl.errors import ClusterError, WorkerEnvironmentError
@@ -186,11 +187,11 @@ def test_nodes_of_different_sizes(ray_session: object) -> None:
     pool.release()
 
 
-def test_processes_of_a_node_may_be_packed_loosely(make_ray_group: Callable[..., WorkerGroup]) -> None:
-    group: Any = make_ray_group(Who, ranks=3, bin_pack=False)
-    tables = map(placement_group_table, group.resource_pool.get_placement_groups())
-    assert [table["strategy"] for table in tables] == ["PACK"]
-    assert len(group.identity()) == 3
+@pytest.mark.parametrize(("bin_pack", "strategy"), [(True, "STRICT_PACK"), (False, "PACK")])
+def test_processes_of_a_node_may_be_packed_loosely(bin_pack: bool, strategy: str) -> None:
+    maker = ClassWithInitArgs(Who)
+    start = CrewStart(maker, bin_pack=bin_pack, detached=False, timeout=1, worker_env={}, device_name="cuda")
+    assert start.strategy == strategy
 
 
 def test_groups_share_the_processes_of_a_pool(ray_session: object) -> None:
