@@ -167,7 +167,7 @@ print("sum", NaiveWorkerGroup(ResourcePool([2]), ClassWithInitArgs(Actor)).add(5
     done = subprocess.run(
         [sys.executable, "debugged.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONBREAKPOINT": ""},  # Ray sets its own here
         input="p ('stopped', self.rank, x)\nx = x * 2\nc\np ('stopped', self.rank, x)\nc\n",
         capture_output=True,
         text=True,

@@ -118,7 +118,7 @@ def test_the_row_is_named_and_the_others_are_scored(
     body, message = ON_A_ROW[name]
     started = time.monotonic()
     rewards, _, metrics = call(f"{write(build(body))}:score")
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert torch.isnan(rewards).nonzero().flatten().tolist() == [BAD]
     assert rewards.nansum() == len(ROWS) - 1
     assert metrics["reward/failed_rows"].value == 1
