@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from dagrl.errors import WorkerError, WorkerLostError
 
@@ -37,6 +37,10 @@ class Seat:
 _SEATS: WeakValueDictionary[tuple[str, int], Seat] = WeakValueDictionary()
 
 
+#: What ended the groups of seats, for as long as they have these.
+_ENDED_BY: WeakKeyDictionary[Seat, WorkerError] = WeakKeyDictionary()
+
+
 def remember(seats: Iterable[Seat]) -> None:
     """Let `known_seat` find the seats."""
     for seat in seats:
@@ -55,6 +59,17 @@ def named_seat(ray_says: str) -> Seat | None:
 def known_seat(seat: Seat) -> Seat:
     """All that is known of a seat in this process."""
     return _SEATS.get((seat.node_ip, seat.pid), seat)
+
+
+def remember_end(seats: Iterable[Seat], error: WorkerError) -> None:
+    """Let `ended_by` tell of the seats, all ended with their group, which error ended that."""
+    for seat in seats:
+        _ENDED_BY[seat] = error
+
+
+def ended_by(seat: Seat) -> WorkerError | None:
+    """What ended the group of a seat, if it has ended and this process knows."""
+    return _ENDED_BY.get(seat)
 
 
 class RemoteFault(Exception):

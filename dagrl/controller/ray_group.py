@@ -9,7 +9,7 @@ import ray
 
 from dagrl.controller.aliveness import watch
 from dagrl.controller.colocated import colocated_class, create_colocated_worker_raw_cls
-from dagrl.controller.failures import Seat, gone_error, text_of
+from dagrl.controller.failures import Seat, gone_error, remember_end, text_of
 from dagrl.controller.ray_crew import CrewStart, RayClassWithInitArgs, RayCrew
 from dagrl.controller.ray_pending import RayPending
 from dagrl.controller.ray_pool import RayResourcePool
@@ -164,6 +164,11 @@ class RayWorkerGroup(WorkerGroup):
     def kill(self) -> None:
         """End the workers at once, whatever they do."""
         self._crew.kill()
+
+    def fail(self, error: WorkerError) -> WorkerError:
+        """End the group with this error, unless it has ended with another already; return the one that counts."""
+        remember_end(self._crew.seats.values(), self.failure or error)
+        return super().fail(error)
 
     def rebuild(self) -> None:
         """End the workers and start new ones in their place; what they said of meshes is forgotten.

@@ -16,6 +16,7 @@ from dagrl.controller.failures import (
     Evidence,
     RemoteFault,
     Seat,
+    ended_by,
     evidence,
     gone_error,
     known_seat,
@@ -185,7 +186,7 @@ def fetch(values: Sequence[Any], timeout: float | None) -> list[Any]:
     """The values, those behind references fetched, in any process.
 
     Raises:
-        WorkerError: when a worker failed to make one.
+        WorkerError: when a worker failed to make one; what ended its group, where this process has the group.
         DispatchError: when their Ray has ended.
         TimeoutError: when one is not there in time.
     """
@@ -202,6 +203,8 @@ def fetch(values: Sequence[Any], timeout: float | None) -> list[Any]:
         seat = _lost_seat(str(error))
         if seat is None:
             raise
+        if (cause := ended_by(seat)) is not None:
+            raise cause from None
         raise lost_error(seat, _MAKING, str(error), _look) from None
     return [next(fetched) if isinstance(value, ray.ObjectRef) else value for value in values]
 

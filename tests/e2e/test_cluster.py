@@ -1,13 +1,14 @@
 """Runs on a cluster of several machines: raylets on this one, each with an address of its own."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from killing import ENVIRONMENT, assert_equal_runs, forty_rows, in_op, start, wait_for
+from killing import ENVIRONMENT, assert_equal_runs, forty_rows, start, wait_for
 from support import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -15,7 +16,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 IPS = ("127.0.0.8", "127.0.0.10", "127.0.0.9")
 
 PIPELINE = '''
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import ray
 from jaxtyping import Float32
@@ -24,10 +27,19 @@ from torch import Tensor
 from dagrl import Metrics, Objects, Pipeline, Policy, ResourcePool, Sum, WorkerGroup, adamw, node, policy
 from dagrl.nodes import generate, grpo_advantage, old_logprob, ppo_clip, prompts, update_policy, verify
 
+HOLD = Path(__file__).parent / "hold"
+
 
 @node()
 def where(actor: Policy, response_text: Objects[str]) -> Metrics:
-    """Where each rank is, as a number: the last part of its address."""
+    """Where each rank is, as a number: the last part of its address. While there is `HOLD`, the third step stays."""
+    if HOLD.is_dir():
+        calls = HOLD / str(actor.parallel.rank)
+        with calls.open("a") as file:
+            file.write(".")
+        end = time.monotonic() + 60
+        while calls.is_file() and calls.stat().st_size == 3 and time.monotonic() < end:
+            time.sleep(0.01)
     last = int(ray.util.get_node_ip_address().rsplit(".", 1)[1])
     return Metrics({f"where/rank{actor.parallel.rank}": Sum(float(last))})
 
@@ -118,12 +130,14 @@ def test_a_run_spans_machines_and_outlives_the_loss_of_one(tmp_path: Path, machi
     assert whole.returncode == 0, whole.stderr
     assert ranks(tmp_path / "whole") == [[8.0, 9.0, 10.0]] * 4
 
-    out = tmp_path / "cut"
+    out, hold = tmp_path / "cut", tmp_path / "hold"
+    hold.mkdir()
     process = start(line(tmp_path, machines, out))
-    assert wait_for(process, out, in_op("generate", 3, "spread"))
+    assert wait_for(process, out, lambda _: [file.stat().st_size for file in hold.iterdir()] == [3, 3, 3])
     machines.order("kill", "127.0.0.9")
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 1, errors
+    shutil.rmtree(hold)
     assert "127.0.0.9" in errors
     assert "--resume auto" in errors
 
