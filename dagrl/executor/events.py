@@ -1,4 +1,4 @@
-"""What happens in a run, as frozen events; this module imports nothing else of the executor.
+"""What happens in a run, as frozen events; this module imports nothing else of the executor and no torch.
 
 Times are seconds: ``at`` on the clock, durations elapsed.
 """
@@ -6,6 +6,8 @@ Times are seconds: ``at`` on the clock, durations elapsed.
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from dagrl.data.reported import RankMemory, Sample
 
 
 @dataclass(frozen=True)
@@ -98,16 +100,6 @@ class OpFailed(Event):
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A row that was scored: texts, cut where they are long, and the reward, None where it has none."""
-
-    prompt: str
-    response: str
-    answer: str
-    reward: float | None
-
-
-@dataclass(frozen=True)
 class RowsSampled(Event):
     """A few of the rows that an op has scored, low and high rewards among them."""
 
@@ -115,20 +107,6 @@ class RowsSampled(Event):
     step: int
     op: str
     samples: tuple[Sample, ...]
-
-
-@dataclass(frozen=True)
-class RankMemory:
-    """Bytes on a rank: of weights, optimizer state and the columns held now; in use and there in all.
-
-    Where the rank has a GPU, all of them are the GPU's.
-    """
-
-    weights: int
-    optimizer: int
-    columns: int
-    used: int
-    total: int
 
 
 @dataclass(frozen=True)

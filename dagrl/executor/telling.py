@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import astuple
 
 from dagrl.compiler.plan import FreeOp, RunOp, SyncOp
+from dagrl.data.reported import RankMemory
 from dagrl.executor.events import (
     ColumnsFreed,
     Listener,
@@ -16,9 +16,7 @@ from dagrl.executor.events import (
     OpPrinted,
     OpProgressed,
     OpStarted,
-    RankMemory,
     RowsSampled,
-    Sample,
     WeightsSynced,
 )
 from dagrl.executor.process_sets import ProcessSet
@@ -50,10 +48,10 @@ class Teller:
 
     def finished(self, op: RunOp, reports: Sequence[NodeReport], seconds: float, sent_bytes: int) -> None:
         """The op is done; its samples come first, and what its ranks hold is noted."""
-        samples = tuple(Sample(*astuple(row)) for report in reports for row in report.samples)
+        samples = tuple(row for report in reports for row in report.samples)
         if samples:
             self._emit(RowsSampled(time.time(), *self._walk, op.id, samples))
-        self._note_memory(op.pool, tuple(RankMemory(*astuple(each.held)) for each in reports if each.held is not None))
+        self._note_memory(op.pool, tuple(each.held for each in reports if each.held is not None))
         self._emit(
             OpFinished(
                 time.time(),

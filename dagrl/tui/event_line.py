@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from dagrl.executor.events import EVENTS, Event, RankMemory, Sample, event_from_dict
+from dagrl.data.reported import RankMemory, Sample
+from dagrl.executor.events import EVENTS, Event, event_from_dict
 
 #: Beyond it there are no counts, only damage.
 _MOST = 2**63

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any, ClassVar
 
+from dagrl.data.reported import RankMemory
 from dagrl.executor.events import (
     CheckpointSaved,
     ConsoleWritten,
@@ -17,7 +18,6 @@ from dagrl.executor.events import (
     OpPrinted,
     OpProgressed,
     OpStarted,
-    RankMemory,
     RowsSampled,
     RunContinued,
     RunFinished,

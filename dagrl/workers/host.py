@@ -15,6 +15,7 @@ from dagrl.compiler.plan import Plan
 from dagrl.controller.decorator import Dispatch, register
 from dagrl.controller.worker import Worker
 from dagrl.data.metrics import Metrics
+from dagrl.data.reported import RankMemory, Sample
 from dagrl.engines.parallel import DataParallel, Strategy, start_process_group
 from dagrl.errors import NodeError
 from dagrl.graph.pipeline import Call, Pipeline
@@ -26,11 +27,11 @@ from dagrl.storage.checkpoints import PartRecord
 from dagrl.storage.folder import write_folder
 from dagrl.workers.column_metrics import column_metrics
 from dagrl.workers.frames import Frames, Rows, Shard
-from dagrl.workers.memory import HeldBytes, held_bytes
+from dagrl.workers.memory import held_bytes
 from dagrl.workers.node_runner import Columns, NodeInputs, NodeOutput, run_node
 from dagrl.workers.policy import PolicyWorker
 from dagrl.workers.progress import Throttled
-from dagrl.workers.samples import SampledRow, SampleKeeper
+from dagrl.workers.samples import SampleKeeper
 from dagrl.workers.state_parts import OpenPart, load_process, save_process
 
 #: How long a rank waits for another in a collective. The executor ends a stuck op before, with a better message.
@@ -116,8 +117,8 @@ class NodeReport:
     kept: Int64[Tensor, " K"] | None = None
     num_tokens: Int32[Tensor, " B"] | None = None
     response_tokens: int = 0
-    samples: tuple[SampledRow, ...] = ()
-    held: HeldBytes | None = None
+    samples: tuple[Sample, ...] = ()
+    held: RankMemory | None = None
     printed: str = ""
 
     @property
@@ -201,10 +202,10 @@ class NodeHost(Worker):
             held=self._held(),
         )
 
-    def _sampled(self, pipeline: str, rows: Rows, columns: Columns) -> tuple[SampledRow, ...]:
+    def _sampled(self, pipeline: str, rows: Rows, columns: Columns) -> tuple[Sample, ...]:
         return self._samples.setdefault(pipeline, SampleKeeper()).look(rows, columns) if self.rank == 0 else ()
 
-    def _held(self) -> HeldBytes:
+    def _held(self) -> RankMemory:
         policies = self.policies.values()
         weights, optimizer = sum(one.weight_bytes for one in policies), sum(one.optimizer_bytes for one in policies)
         return held_bytes(weights, optimizer, sum(frames.num_bytes for frames in self._frames.values()))

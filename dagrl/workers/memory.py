@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 
 import psutil
 import torch
 
+from dagrl.data.reported import RankMemory
 from dagrl.engines.sharding import local
 
 
-@dataclass(frozen=True)
-class HeldBytes:
-    """Bytes of weights, optimizer state and columns; those in use, and all there are: of the GPU where there is one."""
-
-    weights: int
-    optimizer: int
-    columns: int
-    used: int
-    total: int
-
-
-def held_bytes(weights: int, optimizer: int, columns: int) -> HeldBytes:
+def held_bytes(weights: int, optimizer: int, columns: int) -> RankMemory:
     """With what the process, or its GPU, has in use."""
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
-        return HeldBytes(weights, optimizer, columns, total - free, total)
-    return HeldBytes(weights, optimizer, columns, _this_process().memory_info().rss, psutil.virtual_memory().total)
+        return RankMemory(weights, optimizer, columns, total - free, total)
+    return RankMemory(weights, optimizer, columns, _this_process().memory_info().rss, _all_memory())
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -40,3 +29,8 @@ def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
 @cache
 def _this_process() -> psutil.Process:
     return psutil.Process()
+
+
+@cache
+def _all_memory() -> int:
+    return psutil.virtual_memory().total

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dagrl.data.reported import Sample
 from dagrl.graph.roles import Message
 from dagrl.workers.frames import Rows
 from dagrl.workers.node_runner import Columns
@@ -18,23 +19,13 @@ _KEPT, _SHOWN = 32, 4
 _MAX_CHARACTERS = 400
 
 
-@dataclass(frozen=True)
-class SampledRow:
-    """A row that was scored: texts, cut where they are long, and the reward, None where it has none."""
-
-    prompt: str
-    response: str
-    answer: str
-    reward: float | None
-
-
 @dataclass
 class SampleKeeper:
     """Remembers the texts of a walk's first rows as they are written, until they are scored."""
 
     _texts: dict[int, dict[str, str]] = field(default_factory=dict)
 
-    def look(self, rows: Rows, columns: Columns) -> tuple[SampledRow, ...]:
+    def look(self, rows: Rows, columns: Columns) -> tuple[Sample, ...]:
         """See what a node has written; the samples, where it has written rewards."""
         found = {name: columns[name] for name in ("messages", "answers", "response_text") if name in columns}
         rewards = columns.get("rewards")
@@ -50,7 +41,7 @@ class SampleKeeper:
         if number in self._texts or len(self._texts) < _KEPT:
             self._texts.setdefault(number, {})[name] = text
 
-    def _scored(self, numbers: Sequence[int], rewards: Tensor) -> tuple[SampledRow, ...]:
+    def _scored(self, numbers: Sequence[int], rewards: Tensor) -> tuple[Sample, ...]:
         values: list[float] = rewards.double().tolist()
         known = [
             (value, self._texts[number])
@@ -65,31 +56,24 @@ def _spread(known: list[tuple[float, dict[str, str]]]) -> list[tuple[float, dict
 
     Prompts are not shown twice while there are others; of equal rewards the first rows come; the highest come first.
     """
-    ranked = sorted(known, key=_reward, reverse=True)
-    highest = _of_different_prompts(ranked)[: -(-_SHOWN // 2)]
-    others = [one for one in sorted(known, key=_reward) if all(one is not each for each in highest)]
-    shown = {texts.get("messages") for _, texts in highest}
-    fresh = [one for one in others if one[1].get("messages") not in shown]
-    lowest = _of_different_prompts([*fresh, *(one for one in others if one[1].get("messages") in shown)])
-    return sorted([*highest, *lowest[: _SHOWN // 2]], key=_reward, reverse=True)
-
-
-def _of_different_prompts(rows: list[tuple[float, dict[str, str]]]) -> list[tuple[float, dict[str, str]]]:
-    """The first row of each prompt, and after them the rest."""
-    firsts: dict[str | None, int] = {}
-    for place, (_, texts) in enumerate(rows):
-        firsts.setdefault(texts.get("messages"), place)
-    places = sorted(range(len(rows)), key=lambda place: firsts[rows[place][1].get("messages")] != place)
-    return [rows[place] for place in places]
+    shown: list[int] = []
+    places = range(len(known))
+    for highest in (True, False):
+        ranked = sorted(places, key=lambda place: _reward(known[place]), reverse=highest)
+        for _ in range(_SHOWN // 2):
+            prompts = {known[place][1].get("messages") for place in shown}
+            left = [place for place in ranked if place not in shown]
+            shown += left and [min(left, key=lambda place: known[place][1].get("messages") in prompts)]
+    return sorted((known[place] for place in shown), key=_reward, reverse=True)
 
 
 def _reward(one: tuple[float, dict[str, str]]) -> float:
     return -math.inf if math.isnan(one[0]) else one[0]
 
 
-def _sample(value: float, texts: Mapping[str, str]) -> SampledRow:
+def _sample(value: float, texts: Mapping[str, str]) -> Sample:
     reward = value if math.isfinite(value) else None
-    return SampledRow(texts.get("messages", ""), texts["response_text"], texts.get("answers", ""), reward)
+    return Sample(texts.get("messages", ""), texts["response_text"], texts.get("answers", ""), reward)
 
 
 def _text(value: Any) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from dagrl.data.reported import RankMemory
 from dagrl.errors import counted
-from dagrl.executor.events import RankMemory
 from dagrl.tui.canvas import box, fit, join, line
 from dagrl.tui.formats import num_bytes, of_bytes
 from dagrl.tui.glyphs import FRAME, LABEL

@@ -7,7 +7,8 @@ from itertools import zip_longest
 
 from rich.text import Text
 
-from dagrl.executor.events import RowsSampled, Sample
+from dagrl.data.reported import Sample
+from dagrl.executor.events import RowsSampled
 from dagrl.tui.canvas import box, fit, join, line
 from dagrl.tui.formats import number
 from dagrl.tui.glyphs import LABEL, LOOKS, WARNING

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from recorded_run import events, lines
 
-from dagrl.executor.events import EVENTS, Sample
+from dagrl.data.reported import Sample
+from dagrl.executor.events import EVENTS
 from dagrl.tui.event_line import FITS, read_event
 from dagrl.tui.replay import rebuild
 

@@ -15,12 +15,12 @@ from recorded_run import events, info, long_run, state_of, until, until_started,
 from rich.cells import cell_len
 from rich.text import Text
 
+from dagrl.data.reported import RankMemory
 from dagrl.executor.events import (
     Event,
     MemoryUsed,
     OpFailed,
     OpProgressed,
-    RankMemory,
     RunFinished,
     RunPaused,
     RunStarted,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from recorded_run import events, info, state_of
 from rich.cells import cell_len
 
-from dagrl.executor.events import EVENTS, Event, RankMemory, Sample
+from dagrl.data.reported import RankMemory, Sample
+from dagrl.executor.events import EVENTS, Event
 from dagrl.tui.frame import frame
 from dagrl.tui.lines import Lines
 from dagrl.tui.run_info import RunInfo
@@ -52,7 +53,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
 
 def type_name(given: Any) -> str:
     text = given.__name__ if isinstance(given, type) else str(given)
-    return text.replace("collections.abc.", "").replace("dagrl.executor.events.", "")
+    return text.replace("collections.abc.", "").replace("dagrl.data.reported.", "")
 
 
 def any_of(kind: type[Event]) -> st.SearchStrategy[Event]:

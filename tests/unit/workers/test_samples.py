@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from dagrl.data.objects import object_array
+from dagrl.data.reported import Sample
 from dagrl.workers.frames import Rows
-from dagrl.workers.samples import SampledRow, SampleKeeper
+from dagrl.workers.samples import SampleKeeper
 
 
 def rows(*numbers):
@@ -31,7 +32,7 @@ def keeper(numbers, responses=None):
 
 def test_a_sample_holds_the_texts_that_different_nodes_have_written():
     found = keeper([7]).look(rows(7), {"rewards": torch.tensor([0.5])})
-    assert found == (SampledRow("q7", "r7", "7", 0.5),)
+    assert found == (Sample("q7", "r7", "7", 0.5),)
 
 
 def test_nothing_is_sampled_before_rewards_are_written():
