@@ -18,6 +18,9 @@ from dagrl.errors import WorkerError, WorkerLostError
 #: A line that a worker writes to its log when Python code ends the process.
 _EXIT_MARK = "dagrl: process {pid} ends with exit code "
 _TAIL_BYTES = 16384
+#: The longest message and traceback, in characters, and the largest error, in bytes, that travel. Together they stay
+#: below the 100 KB up to which Ray sends a result to its caller at once, so that `poll` need not fetch what is larger.
+_MOST_CHARACTERS, _MOST_BYTES = 12_000, 32_768
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def ended_by(seat: Seat) -> WorkerError | None:
 
 
 class RemoteFault(Exception):
-    """An error of a worker in a form that always travels."""
+    """An error of a worker in a form that always travels, and is small."""
 
     def __init__(
         self, seat: Seat, method: str, error_type: str, message: str, trace: str, pickled: bytes, when: float
@@ -87,11 +90,23 @@ class RemoteFault(Exception):
         self.pickled = pickled
         self.when = when
 
+    def __str__(self) -> str:
+        return f"{self.error_type} in `{self.method}` on rank {self.seat.rank}"
+
 
 def fault_of(error: BaseException, seat: Seat, method: str, pickled: bytes = b"") -> RemoteFault:
-    """The error as it travels, from the process that caught it."""
+    """The error as it travels, from the process that caught it; long texts are cut, and a large error stays behind."""
     trace = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__)))
-    return RemoteFault(seat, method, type(error).__name__, text_of(error), trace, pickled, time.time())
+    kept = pickled if len(pickled) <= _MOST_BYTES else b""
+    return RemoteFault(seat, method, type(error).__name__, _cut(text_of(error)), _cut(trace), kept, time.time())
+
+
+def _cut(text: str) -> str:
+    """The text, without its middle where it is long."""
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    half = _MOST_CHARACTERS // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters are left out ...\n{text[-half:]}"
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import ray
 from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.experimental import get_object_locations
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dagrl.controller.connection import connection
@@ -75,14 +76,14 @@ class RayPending:
         return list(self._refs.values())
 
     def poll(self) -> bool:
-        """Whether every rank has returned; raises the error of one that failed."""
+        """Whether every rank has returned; raises the error of one that failed. No result is fetched for it."""
         self._check_connection()
-        for rank in self._ready():
-            self._returned.add(rank)
-            try:
-                ray.get(self._refs[rank])
-            except RayError:
-                raise self._failed() from None
+        ready = self._ready()
+        self._returned.update(ready)
+        try:
+            ray.get(_arrived([self._refs[rank] for rank in ready]))
+        except RayError:
+            raise self._failed() from None
         return len(self._returned) == len(self._refs)
 
     def outputs(self, timeout: float | None, deadline: float | None) -> list[Any]:
@@ -214,6 +215,12 @@ def are_there(values: Sequence[Any]) -> bool:
     refs = _refs_among(values)
     ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False) if refs else ([], [])
     return len(ready) == len(refs)
+
+
+def _arrived(ready: Sequence[Any]) -> list[Any]:
+    """Those of the results that came to this process at once: small ones, and all errors (see `RemoteFault`)."""
+    where = get_object_locations(list(ready)) if ready else {}
+    return [ref for ref in ready if ref not in where or not where[ref]["node_ids"]]
 
 
 def _refs_among(values: Sequence[Any]) -> list[Any]:

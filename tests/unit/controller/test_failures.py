@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
@@ -109,6 +110,8 @@ class Faulty(Worker):
         match how:
             case "raise":
                 raise ValueError("boom")
+            case "large":
+                raise ValueError("a" * 300_000 + "z")
             case "locked":
                 raise LockedError("held")
             case "two":
@@ -225,14 +228,18 @@ def test_a_deadline_for_every_blocking_call(make_ray_group: MakeGroup) -> None:
     assert gone(pids)
 
 
-def test_polling_finds_the_failure_while_others_run(make_ray_group: MakeGroup) -> None:
+@pytest.mark.parametrize(("how", "kind"), [("kill", WorkerLostError), ("large", WorkerError)])
+def test_polling_finds_the_failure_while_others_run(
+    make_ray_group: MakeGroup, how: str, kind: type[WorkerError]
+) -> None:
     group: Any = make_ray_group(Faulty)
-    future = group.begin("kill")
+    future = group.begin(how)
     end = time.monotonic() + 5
     while group.failure is None and time.monotonic() < end:
-        with suppress(WorkerLostError):
+        with suppress(kind):
             assert not future.poll()
-    assert isinstance(group.failure, WorkerLostError)
+    assert type(group.failure) is kind
+    assert how != "large" or re.search(r"aaa\n\.\.\. 288001 characters are left out \.\.\.\na+z", str(group.failure))
 
 
 def test_a_worker_that_cannot_be_constructed(make_ray_group: MakeGroup) -> None:

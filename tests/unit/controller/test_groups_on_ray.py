@@ -171,6 +171,18 @@ def test_a_future_says_when_it_is_there_and_can_be_sent(makers: Any) -> None:
     assert late.get() == rows(2)
 
 
+def test_asking_whether_a_future_is_there_fetches_nothing(makers: Any) -> None:
+    future = makers.make(rows(40_000))
+    Here.seen.clear()
+    end = time.monotonic() + 20
+    while not future.poll() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert future.poll()
+    assert not Here.seen
+    assert len(future.get()) == 40_000
+    assert Here.seen
+
+
 @pytest.mark.long
 def test_batches_that_differ_in_length_are_named_where_they_meet(
     make_ray_group: Callable[..., WorkerGroup], makers: Any
