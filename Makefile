@@ -23,7 +23,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY)
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff format --check .
