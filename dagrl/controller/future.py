@@ -24,8 +24,12 @@ class Pending(Protocol):
         """One reference for each called rank, in rank order."""
         ...
 
-    def poll(self) -> bool:
-        """Whether every rank has returned; raises the error of one that failed."""
+    def poll(self, *, fetch: bool = True) -> bool:
+        """Whether every rank has returned; raises the error of one that failed.
+
+        Looking at what a rank returned brings it here, which is quickest where it is small; without ``fetch`` only
+        errors and what is small come.
+        """
         ...
 
     def outputs(self, timeout: float | None, deadline: float | None) -> list[Any]:
@@ -46,9 +50,9 @@ class Chosen:
         every = list(self._pending.refs)
         return [every[rank] for rank in self._ranks]
 
-    def poll(self) -> bool:
-        """Whether every rank has returned; raises the error of one that failed."""
-        return self._pending.poll()
+    def poll(self, *, fetch: bool = False) -> bool:
+        """Whether every rank has returned; raises the error of one that failed. Shards stay where they are."""
+        return self._pending.poll(fetch=fetch)
 
     def outputs(self, timeout: float | None, deadline: float | None) -> list[Any]:
         """What the ranks that count returned."""

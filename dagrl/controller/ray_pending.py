@@ -75,13 +75,14 @@ class RayPending:
         """One ObjectRef for each called rank, in rank order."""
         return list(self._refs.values())
 
-    def poll(self) -> bool:
-        """Whether every rank has returned; raises the error of one that failed. No result is fetched for it."""
+    def poll(self, *, fetch: bool = True) -> bool:
+        """Whether every rank has returned; raises the error of one that failed. ``fetch`` is as in `Pending.poll`."""
         self._check_connection()
-        ready = self._ready()
-        self._returned.update(ready)
+        ranks = self._ready()
+        self._returned.update(ranks)
+        ready = [self._refs[rank] for rank in ranks]
         try:
-            ray.get(_arrived([self._refs[rank] for rank in ready]))
+            ray.get(ready if fetch else _arrived(ready))
         except RayError:
             raise self._failed() from None
         return len(self._returned) == len(self._refs)
