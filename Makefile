@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
-.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-controller bench-trl clean
+.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-controller bench-trl mutants clean
 
 setup: $(READY)
 
@@ -24,6 +24,9 @@ test: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --no-loadscope-reorder
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -159,6 +159,6 @@ def test_the_knobs_of_the_table_exist() -> None:
     knobs = re.findall(r"`(\w+)\((?:(\w+)=)?\)`", " ".join(last))
     assert len(knobs) > 25
     for owner, option in knobs:
-        found = vars(dagrl).get(owner) or vars(dagrl.nodes)[owner]
+        found = getattr(dagrl if owner in dagrl.__all__ else dagrl.nodes, owner)
         parameters = inspect.signature(found.__init__ if inspect.isclass(found) else inspect.unwrap(found)).parameters
         assert not option or option in parameters, f"{owner}({option}=)"

@@ -388,6 +388,21 @@ def test_loss_columns_of_every_width_are_cut_like_the_tokens(micro_batch_size: i
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@loss()
+def multiplied_by_the_mask(
+    new_logprobs: Float32[Tensor, "B T"], advantages: Float32[Tensor, "B T"], response_mask: Bool[Tensor, "B T"]
+) -> tuple[Float32[Tensor, "B T"], Metrics]:
+    """A loss that takes masked places for zeros."""
+    weighed = advantages * response_mask
+    return -new_logprobs * weighed, Metrics({"weighed": Mean(float(weighed.sum()), 1.0)})
+
+
+def test_a_loss_that_multiplies_by_the_mask_meets_no_nan_there() -> None:
+    plan = update_plan(loss=multiplied_by_the_mask())
+    poisoned, clean = (run_update(llama(), *lay_out(make_rows(), poison=poison), plan)[0] for poison in (math.nan, 0.0))
+    assert poisoned == clean
+
+
 def returning(kind: str) -> LossTerms:
     @loss()
     def odd(

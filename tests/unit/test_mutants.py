@@ -1,0 +1,52 @@
+"""The lists of breakages fit the code as it is, and the replay tells a noticed one from the others."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import copied, judged
+from tests.mutants.mutant import ROOT, Mutant, all_mutants
+
+MUTANTS = list(all_mutants())
+
+
+def test_every_breakage_fits_the_code() -> None:
+    assert not [(mutant.why, faults) for mutant in MUTANTS if (faults := mutant.faults())]
+
+
+def test_there_are_enough_and_none_comes_twice() -> None:
+    assert len({(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS) >= 40
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copied(tmp_path_factory.mktemp("mutants") / "copy")
+
+
+RATIO = Mutant(
+    file="dagrl/ops/kl.py",
+    old="return difference.square() / 2",
+    new="return difference.square()",
+    tests="tests/unit/ops/test_kl.py",
+    why="k2 is not halved",
+)
+
+
+def test_a_breakage_that_a_test_notices(root: Path) -> None:
+    assert judged(root, RATIO) == ""
+    assert (root / RATIO.file).read_text() == (ROOT / RATIO.file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tests": "tests/unit/ops/test_random.py"}, "NOT NOTICED"),
+        ({"tests": "tests/unit/ops/test_kl.py -k nothing_of_this_name"}, "pytest ended with 5"),
+        ({"old": "no such text"}, "has the text 0 times"),
+        ({"file": "dagrl/ops/gone.py"}, "there is no `dagrl/ops/gone.py`"),
+        ({"new": RATIO.old}, "it changes nothing"),
+    ],
+)
+def test_what_is_no_noticed_breakage(root: Path, change: dict[str, str], said: str) -> None:
+    assert said in judged(root, replace(RATIO, **change))
