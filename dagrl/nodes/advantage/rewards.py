@@ -15,7 +15,8 @@ def stack_rewards(
 ) -> Float32[Tensor, "B K"]:
     """The rewards as one more component, behind those that are there already.
 
-    ``stack_rewards(form, stack_rewards(correct))`` has two, ``correct`` first. `gdpo_advantage` normalises each component by itself. A component stays unscorable (NaN) where it was.
+    ``stack_rewards(form, stack_rewards(correct))`` has two, ``correct`` first. `gdpo_advantage` normalises each by
+    itself. A component stays unscorable (NaN) where it was.
     """
     own = rewards.unsqueeze(1)
     return own.clone() if reward_components is None else torch.cat([reward_components, own], 1)
