@@ -41,7 +41,7 @@ BUILT_IN_WRITERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(_TOKENS, ("generate",)),
         "old_logprobs": ("old_logprob",),
         "ref_logprobs": ("ref_logprob",),
-        "rewards": ("format_reward", "reward_function", "sum_token_rewards", "verify"),
+        "rewards": ("format_reward", "reward_function", "verify"),
         "reward_details": ("reward_function",),
         "reward_components": ("stack_rewards",),
         "token_rewards": ("place_rewards",),

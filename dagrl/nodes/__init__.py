@@ -20,7 +20,6 @@ from dagrl.nodes.advantage import (
     remax_advantage,
     rloo_advantage,
     stack_rewards,
-    sum_token_rewards,
     whiten_advantages,
 )
 from dagrl.nodes.filters import short_prompts
@@ -67,7 +66,6 @@ __all__ = [
     "short_prompts",
     "stack_rewards",
     "sum_rewards",
-    "sum_token_rewards",
     "update_policy",
     "verify",
     "whiten_advantages",

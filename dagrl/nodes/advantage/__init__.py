@@ -20,7 +20,7 @@ from dagrl.nodes.advantage.normalised import (
     whiten_advantages,
 )
 from dagrl.nodes.advantage.reinforce import reinforce_advantage, remax_advantage
-from dagrl.nodes.advantage.rewards import place_rewards, stack_rewards, sum_token_rewards
+from dagrl.nodes.advantage.rewards import place_rewards, stack_rewards
 from dagrl.nodes.advantage.token_baseline import otb_advantage
 
 __all__ = [
@@ -40,6 +40,5 @@ __all__ = [
     "remax_advantage",
     "rloo_advantage",
     "stack_rewards",
-    "sum_token_rewards",
     "whiten_advantages",
 ]

@@ -1,4 +1,4 @@
-"""Rewards brought into the form that an advantage reads: several side by side, onto tokens, off tokens."""
+"""Rewards brought into the form that an advantage reads: several side by side, or on tokens."""
 
 import torch
 from jaxtyping import Bool, Float32
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dagrl.graph import node
 from dagrl.ops.advantages import place_on_last_token
-from dagrl.ops.masks import masked_sum, where_masked
+from dagrl.ops.masks import where_masked
 
 
 @node(writes="reward_components")
@@ -35,14 +35,3 @@ def place_rewards(
     """
     placed = place_on_last_token(rewards, response_mask)
     return placed if token_rewards is None else placed + where_masked(token_rewards, response_mask)
-
-
-@node(writes="rewards")
-def sum_token_rewards(
-    token_rewards: Float32[Tensor, "B T"], response_mask: Bool[Tensor, "B T"]
-) -> Float32[Tensor, " B"]:
-    """The sum of a row's rewards over its trained tokens, for advantages that compare rows, such as `rloo_advantage`.
-
-    A row without a trained token has nothing to sum and is unscorable (NaN), as is one with a NaN at a trained token.
-    """
-    return masked_sum(token_rewards, response_mask, dim=1).masked_fill(~response_mask.any(1), torch.nan)

@@ -42,7 +42,7 @@ def otb_advantages(
     nowhere.
     """
     counted = response_mask & (scorable & (group_ids != NO_GROUP)).unsqueeze(1)
-    energy = where_masked(norms, counted).cumsum(1)
+    energy = where_masked(norms.detach().double(), counted).cumsum(1)
     index = (counted.cumsum(1) - 1).clamp(min=0)  # which trained token of its row a place is
     present = _packed(torch.ones_like(energy), counted, index)
     packed, weights = _packed(returns.detach().double(), counted, index), _packed(energy, counted, index)
