@@ -5,7 +5,6 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dagrl.ops.advantages.returns import discounted_sum
-from dagrl.ops.masks import where_masked
 
 
 def gae_advantages(
@@ -25,7 +24,7 @@ def gae_advantages(
     Degenerate cases: a row without a trained token is 0 everywhere. lam = 1 gives the reward-to-go less the value,
     lam = 0 the one-step error. A NaN value at a trained token is not hidden.
     """
-    exact = where_masked(values.detach().double(), response_mask)
+    exact = values.detach().double()  # masked ones are neither followed nor, in the sum, kept
     following = torch.cat([exact, torch.zeros_like(exact[:, :1])], 1).gather(1, _next_trained(response_mask))
     errors = token_rewards.detach().double() + gamma * following - exact
     return discounted_sum(errors, response_mask, gamma * lam).to(values.dtype)

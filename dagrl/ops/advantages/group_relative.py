@@ -1,8 +1,8 @@
 """Group-relative advantages: a reward compared with the other answers to the same prompt, one number for each row.
 
 In all of them a group whose rewards are all equal, or that has one row, gives exactly 0, and so does a row of
-`NO_GROUP`. A row whose reward is NaN (unscorable) gets 0, and its group is measured without it. Rows of a group may
-lie anywhere in the batch.
+`NO_GROUP`. A row whose reward is NaN (unscorable) gets 0, and its group is measured without it. A row without a
+trained token still counts in its group. Rows of a group may lie anywhere in the batch.
 """
 
 from jaxtyping import Float, Int64

@@ -203,3 +203,11 @@ def test_a_batch_baseline_is_whitening_without_the_std() -> None:
     found = whiten_advantages(plain, MASK, rewards, normalize_by_std=False)
     assert found.tolist() == [[0.5, 0, 0.5], [-0.5, -0.5, 0], [0, 0, 0]]
     assert torch.equal(whiten_advantages(plain, MASK, rewards), whiten(plain, MASK))
+
+
+def test_a_row_without_a_trained_token_still_counts_in_its_group() -> None:
+    ids, rewards = torch.tensor([1, 1, 1]), torch.tensor([1.0, 0.0, 0.0])
+    for function in (maxrl_advantage, gpg_advantage):
+        found, _ = function(rewards, ids, MASK)
+        whole, _ = function(rewards, ids, torch.ones(3, 3).bool())
+        assert torch.equal(found, whole * MASK)

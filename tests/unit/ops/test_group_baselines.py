@@ -118,6 +118,36 @@ def test_pass_at_k_of_small_groups():
     assert per_row(pass_at_k_advantages, [1, 1, 1, 0], k=2) == [0] * 4
 
 
+LENGTHS = torch.arange(3, 21)
+FUNCTIONS = {
+    "maxrl": lambda rewards, ids, lengths: maxrl_advantages(rewards.abs(), ids),
+    "opo": opo_advantages,
+    "gpg": lambda rewards, ids, lengths: gpg_advantages(rewards, ids),
+    "pass_at_k": lambda rewards, ids, lengths: pass_at_k_advantages(rewards, ids, k=2),
+    "gdpo": lambda rewards, ids, lengths: gdpo_advantages(
+        torch.stack([rewards, lengths.double()], 1), ids, torch.tensor([1.0, 0.3])
+    ),
+}
+
+
+@SEEDS
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_rows_may_come_in_any_order_and_padding_rows_count_nowhere(seed, name):
+    rows, function = random_rows(seed), FUNCTIONS[name]
+    plain = function(rows.rewards, rows.group_ids, LENGTHS)
+    order = torch.randperm(18, generator=torch.Generator().manual_seed(seed))
+    shuffled = function(rows.rewards[order], rows.group_ids[order], LENGTHS[order])
+    assert shuffled.tolist() == close(plain[order].tolist(), abs=1e-9)
+    extra = torch.tensor([5.0, nan, 0.0], dtype=torch.float64)
+    padded = function(
+        torch.cat([rows.rewards, extra]),
+        torch.cat([rows.group_ids, torch.full((3,), NO_GROUP)]),
+        torch.cat([LENGTHS, torch.tensor([9, 9, 9])]),
+    )
+    assert padded[:18].tolist() == close(plain.tolist(), abs=1e-9)
+    assert not padded[18:].any()
+
+
 @SEEDS
 def test_gdpo(seed):
     rows = random_rows(seed)
