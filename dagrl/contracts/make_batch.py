@@ -106,6 +106,9 @@ def _numbers(draw: torch.Generator) -> dict[str, Column]:
         "rewards": normal(_ROWS),
         "policy_version": torch.zeros(_ROWS, dtype=torch.int64),
         WEIGHTS: normal(_ROWS, _T),
+        "sum_pi_squared": logprobs.exp().square()
+        + (1 - logprobs.exp()).square() * torch.rand(_ROWS, _T, generator=draw),
+        "reward_components": normal(_ROWS, _OTHER),
     }
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from dagrl.contracts.batch import Batch
-from dagrl.contracts.options import call_of, option_values
+from dagrl.contracts.options import accepts, call_of, option_values
 from dagrl.contracts.outcome import Outcome, real_rows
 from dagrl.contracts.probe import Probe, global_noise, require_untouched
-from dagrl.contracts.violation import fault_of
+from dagrl.contracts.violation import RunFault, fault_of
 from dagrl.contracts.worker import role_worker
 from dagrl.data.columns import ColumnType
 from dagrl.data.join import Widths
@@ -26,16 +26,22 @@ _COPY = "work on a copy: `x.clone()` of a tensor, `copy.deepcopy(x)` of an objec
 
 
 class NodeProbe(Probe[NodeContract]):
-    """A node with options, and the rows it is tried on.
+    """A node with options, and the rows it is tried on, which lack the optional columns in ``without``.
 
     Raises:
         RunFault: when no value is known for an option, or the node's own check refuses the values.
     """
 
-    def __init__(self, node: Node[..., Any], given: Mapping[str, Any]) -> None:
+    def __init__(self, node: Node[..., Any], given: Mapping[str, Any], without: frozenset[str] = frozenset()) -> None:
         options = option_values(node.contract, given)
-        call = call_of(node.contract, node, options)
-        super().__init__(node.contract, node.function, given=given, options=options, call=call, reads=call.reads())
+        call = call_of(node.contract, node, options, without)
+        reads = [read for read in call.reads() if read.name not in without]
+        super().__init__(node.contract, node.function, given=given, options=options, call=call, reads=reads)
+        self.node, self.without = node, without
+
+    def allows_without(self, absent: Collection[str]) -> bool:
+        """Whether its check takes a call that lacks these optional columns, too."""
+        return accepts(self.contract, self.node, self.options, {*self.without, *absent})
 
     @property
     def wide(self) -> frozenset[str]:
@@ -84,6 +90,23 @@ class NodeProbe(Probe[NodeContract]):
         places = {name: _places(types[name], output, batch) for name in output.columns}
         rows = {name: real_rows(column, places[name]) for name, column in output.columns.items()}
         return Outcome(rows, output.metrics)
+
+
+def column_choices(node: Node[..., Any], given: Mapping[str, Any]) -> list[frozenset[str]]:
+    """What to leave out of the optional columns, each choice a run of its own: nothing if the node's check allows it.
+
+    Else each column without which it does: some nodes take one of two columns, never both.
+    """
+    contract = node.contract
+    try:
+        options = option_values(contract, given)
+        if accepts(contract, node, options, ()):
+            return [frozenset()]
+        optional = [read.name for read in contract.reads if read.optional]
+        choices = [frozenset({name}) for name in optional if accepts(contract, node, options, {name})]
+    except RunFault:
+        return [frozenset()]
+    return choices or [frozenset()]
 
 
 def _inputs(batch: Batch, names: Collection[str]) -> dict[str, Any]:

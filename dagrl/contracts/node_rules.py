@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from dagrl.contracts.batch import (
     unscorable,
     untrained,
 )
-from dagrl.contracts.node_probe import NodeProbe
+from dagrl.contracts.node_probe import NodeProbe, column_choices
 from dagrl.contracts.outcome import Outcome
 from dagrl.contracts.probe import situated
 from dagrl.contracts.rules import Rule, broken_rules
@@ -30,7 +31,11 @@ _BY_GROUP_ID = "find the rows of a group by `group_ids`, never by their place"
 
 def check_node(node: Node[..., Any], options: Mapping[str, Any] | None = None) -> list[Violation]:
     """Every rule that the node breaks; ``options`` go before ``examples=`` and defaults."""
-    return broken_rules(node.contract, lambda: NodeProbe(node, options or {}), RULES)
+    given = options or {}
+    found: list[Violation] = []
+    for without in column_choices(node, given):
+        found += broken_rules(node.contract, partial(NodeProbe, node, given, without), RULES)
+    return list(dict.fromkeys(found))
 
 
 def _determinism(probe: NodeProbe) -> Finding | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -103,6 +103,15 @@ def require_accepted(contract: Contract, options: Mapping[str, Any], call: Call,
         )
 
 
+def accepts(contract: NodeContract, node: Any, options: Mapping[str, Any], without: Collection[str]) -> bool:
+    """Whether the node's own check has nothing against a call that lacks the optional columns in ``without``.
+
+    Raises:
+        RunFault: when the check fails.
+    """
+    return not _refusals(contract, options, call_of(contract, node, options, without))
+
+
 def _refusals(contract: Contract, options: Mapping[str, Any], call: Call) -> Sequence[Refusal]:
     if contract.check is None:
         return []
@@ -122,13 +131,16 @@ def _give(contract: Contract, names: Sequence[str]) -> str:
     return f"give values that fit in the declaration: `@{kind_of(contract)}(examples={{{examples}}})`"
 
 
-def call_of(contract: NodeContract, node: Any, options: Mapping[str, Any]) -> Call:
-    """A call of the node as a pipeline holds it: one edge, from a ``prompts`` call, brings all that it reads."""
+def call_of(contract: NodeContract, node: Any, options: Mapping[str, Any], without: Collection[str] = ()) -> Call:
+    """A call of the node as a pipeline holds it: one edge, from a ``prompts`` call, brings what it reads.
+
+    Optional columns in ``without`` are left out.
+    """
     pipeline = Pipeline("contract")
     source = Call(_SOURCE, prompts, (), None, {"data": "zoo:larger", "batch_size": 4, "n": 3}, None, contract.at, 0)
     group, state = role_group(contract), first_state(contract)
     call = Call(contract.name, node, (), group, dict(options), state, contract.at, 1)
-    edge = Edge(pipeline, _SOURCE, {read.name: read.name for read in call.reads()})
+    edge = Edge(pipeline, _SOURCE, {read.name: read.name for read in call.reads() if read.name not in without})
     call = replace(call, inputs=(edge,))
     for one in (source, call):
         pipeline.graph.add_node(one.name, call=one)

@@ -65,6 +65,10 @@ class Probe(ABC, Generic[C]):
             RunFault: when it raises, breaks its declaration or edits its input.
         """
 
+    def allows_without(self, absent: Collection[str]) -> bool:
+        """Whether its check takes a call that lacks these optional columns."""
+        return True
+
     def run_in(self, situation: str, batch: Batch, *, absent: Collection[str] = ()) -> Outcome:
         """A run whose faults say in which situation they came up."""
         with situated(situation):
@@ -77,6 +81,8 @@ class Probe(ABC, Generic[C]):
     def try_optional_reads(self) -> None:
         """Run without each optional column, and without all of them."""
         for absent in {*(frozenset({name}) for name in self.optional), self.optional} - {frozenset[str]()}:
+            if not self.allows_without(absent):
+                continue
             names = ", ".join(f"`{name}`" for name in sorted(absent))
             self.run_in(f"without the optional {names}", self.batch, absent=absent)
 

@@ -37,6 +37,11 @@ class CallView:
         required = [(call, read.name) for call in self._pipeline.calls for read in call.reads() if not read.optional]
         return [call.name for call, name in required if written in call.origins(name)]
 
+    def writers(self, column: str) -> "list[CallView]":
+        """The calls that write what this one reads as ``column``."""
+        writers = (self._pipeline.call(origin.call) for origin in self._call.origins(column))
+        return [view(call, self._pipeline, is_step=self.is_step) for call in writers]
+
     def upstream(self) -> Iterator["CallView"]:
         """Every call that this one descends from, nearest first."""
         seen: set[str] = set()

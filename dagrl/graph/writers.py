@@ -1,4 +1,4 @@
-"""Which built-in nodes write a column that they do not read: a hint for whoever lacks it, without loading them."""
+"""Which built-in nodes write a column that they need not read: a hint for whoever lacks it, without loading them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,6 +18,22 @@ _TOKENS = (
     "response_text",
 )
 
+_ADVANTAGES = (
+    "gae_advantage",
+    "gdpo_advantage",
+    "gpg_advantage",
+    "grpo_advantage",
+    "maxrl_advantage",
+    "opo_advantage",
+    "otb_advantage",
+    "pass_at_k_advantage",
+    "reinforce_advantage",
+    "reinforce_pp_advantage",
+    "reinforce_pp_baseline_advantage",
+    "remax_advantage",
+    "rloo_advantage",
+)
+
 #: Column -> nodes of `dagrl.nodes`; a test holds it against their contracts.
 BUILT_IN_WRITERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -27,6 +43,9 @@ BUILT_IN_WRITERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "ref_logprobs": ("ref_logprob",),
         "rewards": ("format_reward", "reward_function", "verify"),
         "reward_details": ("reward_function",),
-        "advantages": ("grpo_advantage", "rloo_advantage"),
+        "reward_components": ("stack_rewards",),
+        "token_rewards": ("place_rewards",),
+        "advantages": _ADVANTAGES,
+        "returns": ("gae_advantage",),
     }
 )

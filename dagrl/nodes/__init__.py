@@ -3,7 +3,25 @@
 A node is one typed function. It never loads a model or starts a process: it asks its role.
 """
 
-from dagrl.nodes.advantage import grpo_advantage, rloo_advantage
+from dagrl.nodes.advantage import (
+    AdvantagesAndReturns,
+    gae_advantage,
+    gdpo_advantage,
+    gpg_advantage,
+    grpo_advantage,
+    maxrl_advantage,
+    opo_advantage,
+    otb_advantage,
+    pass_at_k_advantage,
+    place_rewards,
+    reinforce_advantage,
+    reinforce_pp_advantage,
+    reinforce_pp_baseline_advantage,
+    remax_advantage,
+    rloo_advantage,
+    stack_rewards,
+    whiten_advantages,
+)
 from dagrl.nodes.filters import short_prompts
 from dagrl.nodes.generate import Rollout, generate
 from dagrl.nodes.logprob import old_logprob, ref_logprob
@@ -16,24 +34,39 @@ from dagrl.nodes.shaping import format_reward, length_penalty, sum_rewards
 from dagrl.nodes.update import update_policy
 
 __all__ = [
+    "AdvantagesAndReturns",
     "Prompts",
     "Rollout",
     "entropy_bonus",
     "format_reward",
+    "gae_advantage",
+    "gdpo_advantage",
     "generate",
+    "gpg_advantage",
     "grpo_advantage",
     "gspo",
     "kl_loss",
     "length_penalty",
+    "maxrl_advantage",
     "old_logprob",
+    "opo_advantage",
+    "otb_advantage",
+    "pass_at_k_advantage",
+    "place_rewards",
     "ppo_clip",
     "prompts",
     "ref_logprob",
+    "reinforce_advantage",
+    "reinforce_pp_advantage",
+    "reinforce_pp_baseline_advantage",
+    "remax_advantage",
     "report",
     "reward_function",
     "rloo_advantage",
     "short_prompts",
+    "stack_rewards",
     "sum_rewards",
     "update_policy",
     "verify",
+    "whiten_advantages",
 ]

@@ -7,7 +7,23 @@ import pytest
 from dagrl.cli.declared import built_in, declared_in
 from dagrl.contracts import check_loss, check_node
 from dagrl.graph.node import Node
-from dagrl.nodes import grpo_advantage, gspo, kl_loss, ppo_clip, report, rloo_advantage, update_policy, verify
+from dagrl.nodes import (
+    gae_advantage,
+    gdpo_advantage,
+    gpg_advantage,
+    grpo_advantage,
+    gspo,
+    kl_loss,
+    pass_at_k_advantage,
+    ppo_clip,
+    reinforce_advantage,
+    reinforce_pp_advantage,
+    report,
+    rloo_advantage,
+    update_policy,
+    verify,
+    whiten_advantages,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILT_IN = built_in()
@@ -29,6 +45,13 @@ def test_built_in(declared) -> None:
     [
         (grpo_advantage, {"normalize_by_std": False}),
         (rloo_advantage, {"allow_singletons": True}),
+        (gae_advantage, {"gamma": 0.9, "lam": 0.8}),
+        (reinforce_advantage, {"gamma": 0.5}),
+        (reinforce_pp_advantage, {"gamma": 0.5}),
+        (pass_at_k_advantage, {"k": 1}),
+        (gpg_advantage, {"normalize_by_std": True}),
+        (gdpo_advantage, {"weights": (1.0, 0.5, 0.1)}),
+        (whiten_advantages, {"normalize_by_std": False}),
         (verify, {"allow_truncated": True}),
         (ppo_clip, {"eps": 0.1, "eps_high": 0.28, "dual_clip": 1.5}),
         (kl_loss, {"kind": "k1"}),

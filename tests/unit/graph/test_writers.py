@@ -13,7 +13,7 @@ def test_the_table_is_what_the_built_in_nodes_declare() -> None:
     declared: dict[str, set[str]] = defaultdict(set)
     contracts = [value.contract for value in vars(nodes).values() if isinstance(value, Node)]
     for contract in contracts:
-        read = {read.name for read in contract.reads}
+        read = {read.name for read in contract.reads if not read.optional}
         for write in contract.writes:
             if write.name not in read:
                 declared[write.name].add(contract.name)
