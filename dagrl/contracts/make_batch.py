@@ -106,6 +106,7 @@ def _numbers(draw: torch.Generator) -> dict[str, Column]:
         "rewards": normal(_ROWS),
         "policy_version": torch.zeros(_ROWS, dtype=torch.int64),
         WEIGHTS: normal(_ROWS, _T),
+        "rollout_weights": (0.3 * normal(_ROWS, _T)).exp(),
     }
 
 
