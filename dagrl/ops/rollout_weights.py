@@ -100,6 +100,8 @@ def accepted_tokens(
     Raises:
         ValueError: if ``kind`` or ``over`` is unknown.
     """
+    if over not in get_args(Over):
+        raise ValueError(f"unknown `over={over}`: choose one of {', '.join(get_args(Over))}")
     drift = kl_estimate(rollout_logprobs.detach().double(), old_logprobs.double(), mask, kind)
     match over:
         case "token":
@@ -110,8 +112,6 @@ def accepted_tokens(
             statistic = masked_sum(drift, mask, dim=1).unsqueeze(-1)
         case "row-max":
             statistic = _row_max(drift, mask)
-        case _:
-            raise ValueError(f"unknown `over={over}`: choose one of {', '.join(get_args(Over))}")
     return mask & ~((statistic > above) | (statistic < below))
 
 
