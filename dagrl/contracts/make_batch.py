@@ -109,6 +109,7 @@ def _numbers(draw: torch.Generator) -> dict[str, Column]:
         "sum_pi_squared": logprobs.exp().square()
         + (1 - logprobs.exp()).square() * torch.rand(_ROWS, _T, generator=draw),
         "reward_components": normal(_ROWS, _OTHER),
+        "rollout_weights": (0.3 * normal(_ROWS, _T)).exp(),
     }
 
 

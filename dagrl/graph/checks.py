@@ -23,6 +23,11 @@ class CallView:
     _call: Call
     _pipeline: Pipeline
 
+    @property
+    def state(self) -> Any:
+        """The first value of the call's own state; None of a node that keeps none."""
+        return self._call.state
+
     def with_options(self, options: Mapping[str, Any]) -> "CallView":
         """The same call with other options: those of a loss that it takes."""
         return replace(self, options=options)
@@ -30,6 +35,14 @@ class CallView:
     def columns(self) -> frozenset[str]:
         """The columns that the edges passed in carry."""
         return frozenset(column for edge in self._call.inputs for column in edge.columns)
+
+    def reads(self) -> frozenset[str]:
+        """The columns that the call reads, those of its loss terms included, by the names of its own parameters."""
+        return frozenset(read.name for read in self._call.reads())
+
+    def writes(self) -> frozenset[str]:
+        """The columns that the call writes."""
+        return frozenset(write.name for write in self._call.contract.writes)
 
     def readers(self, column: str) -> list[str]:
         """The calls that cannot do without the column from this one; an optional read does not count."""

@@ -24,29 +24,57 @@ from dagrl.nodes.advantage import (
 )
 from dagrl.nodes.filters import short_prompts
 from dagrl.nodes.generate import Rollout, generate
+from dagrl.nodes.kl_penalty import KlCoefficient, KlPenalized, adaptive_kl_penalty, kl_penalty
 from dagrl.nodes.logprob import old_logprob, ref_logprob
-from dagrl.nodes.losses import entropy_bonus, gspo, kl_loss, ppo_clip
+from dagrl.nodes.losses import (
+    cispo,
+    decoupled_ppo,
+    dppo_kl,
+    dppo_tv,
+    dro,
+    entropy_bonus,
+    gmpo,
+    gspo,
+    kl_loss,
+    ppo_clip,
+    reinforce,
+    sapo,
+    topr,
+    value_clip,
+)
 from dagrl.nodes.prompts import Prompts, prompts
 from dagrl.nodes.report import report
 from dagrl.nodes.reward import verify
 from dagrl.nodes.reward_function import reward_function
+from dagrl.nodes.rollout_correction import low_drift, rollout_correction
 from dagrl.nodes.shaping import format_reward, length_penalty, sum_rewards
 from dagrl.nodes.update import update_policy
 
 __all__ = [
     "AdvantagesAndReturns",
+    "KlCoefficient",
+    "KlPenalized",
     "Prompts",
     "Rollout",
+    "adaptive_kl_penalty",
+    "cispo",
+    "decoupled_ppo",
+    "dppo_kl",
+    "dppo_tv",
+    "dro",
     "entropy_bonus",
     "format_reward",
     "gae_advantage",
     "gdpo_advantage",
     "generate",
+    "gmpo",
     "gpg_advantage",
     "grpo_advantage",
     "gspo",
     "kl_loss",
+    "kl_penalty",
     "length_penalty",
+    "low_drift",
     "maxrl_advantage",
     "old_logprob",
     "opo_advantage",
@@ -56,6 +84,7 @@ __all__ = [
     "ppo_clip",
     "prompts",
     "ref_logprob",
+    "reinforce",
     "reinforce_advantage",
     "reinforce_pp_advantage",
     "reinforce_pp_baseline_advantage",
@@ -63,10 +92,14 @@ __all__ = [
     "report",
     "reward_function",
     "rloo_advantage",
+    "rollout_correction",
+    "sapo",
     "short_prompts",
     "stack_rewards",
     "sum_rewards",
+    "topr",
     "update_policy",
+    "value_clip",
     "verify",
     "whiten_advantages",
 ]

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from dagrl.ops.masks import where_masked
 
-KlKind = Literal["k1", "k2", "k3"]
+#: Estimators by their value alone, which is all that a reward needs.
+KlValue = Literal["k1", "k2", "k3", "abs"]
+KlKind = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 KL_KINDS: tuple[KlKind, ...] = get_args(KlKind)
 
 
@@ -26,6 +28,9 @@ def kl_estimate(
     - ``k2``: d^2 / 2; biased, but the expectation of its gradient is the gradient of the KL.
     - ``k3``: exp(-d) - 1 + d; unbiased, never negative; the expectation of its gradient is the
       gradient of KL(reference || policy).
+    - ``abs``: |d|; biased; its gradient is the sign of d, 0 where d is 0.
+    - ``k1+``, ``k3+``: straight-through, the value of k1 or k3 with the gradient of k2: unbiased in both
+      (arXiv 2506.09477).
 
     Differentiable in ``logprobs`` only. A masked token may hold NaN or inf in either input.
 
@@ -35,10 +40,19 @@ def kl_estimate(
     if kind not in KL_KINDS:
         raise ValueError(f"unknown KL estimator `{kind}`: choose one of {', '.join(KL_KINDS)}")
     difference = where_masked(logprobs, mask) - where_masked(ref_logprobs.detach(), mask)
+    if not kind.endswith("+"):
+        return _estimate(difference, kind)
+    gradient = _estimate(difference, "k2")
+    return _estimate(difference.detach(), kind.removesuffix("+")) + (gradient - gradient.detach())
+
+
+def _estimate(difference: Float32[Tensor, "B T"], kind: str) -> Float32[Tensor, "B T"]:
     match kind:
         case "k1":
             return difference
         case "k2":
             return difference.square() / 2
-        case "k3":
+        case "abs":
+            return difference.abs()
+        case _:
             return torch.expm1(-difference) + difference

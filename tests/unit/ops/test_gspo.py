@@ -6,7 +6,7 @@ import torch
 
 from dagrl.nodes import gspo
 from dagrl.ops.aggregate import Denominators, aggregate
-from dagrl.ops.policy_loss import gspo_loss
+from dagrl.ops.sequence_ratio import gspo_loss
 
 NAN, INF = math.nan, math.inf
 PAPER = {"eps_low": 3e-4, "eps_high": 4e-4}

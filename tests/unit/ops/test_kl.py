@@ -1,6 +1,7 @@
 import math
 
 import pytest
+import reference_losses
 import reference_ops as reference
 import torch
 from hypothesis import given, settings
@@ -23,6 +24,12 @@ POLICY, REFERENCE = [1.0, 0.0, -1.0], reference.log_softmax([0.0, 0.5, -0.5])
         (-2.0, -1.0, "k1", -1.0, 1.0),
         (-2.0, -1.0, "k2", 0.5, -1.0),
         (-2.0, -1.0, "k3", 0.718282, -1.718282),
+        (-1.0, -2.0, "abs", 1.0, 1.0),
+        (-2.0, -1.0, "abs", 1.0, -1.0),
+        (-1.0, -2.0, "k1+", 1.0, 1.0),
+        (-2.0, -1.0, "k1+", -1.0, -1.0),
+        (-1.0, -2.0, "k3+", 0.367879, 1.0),
+        (-2.0, -1.0, "k3+", 0.718282, -1.0),
     ],
 )
 def test_values_and_gradients(logprob, ref, kind, value, gradient):
@@ -41,7 +48,7 @@ def test_matches_the_reference(kind, pair):
     logprobs = torch.tensor([[pair[0]]], dtype=torch.float64, requires_grad=True)
     estimate = kl_estimate(logprobs, torch.tensor([[pair[1]]], dtype=torch.float64), torch.tensor([[True]]), kind)
     estimate.sum().backward()
-    value, gradient = reference.kl(*pair, kind)
+    value, gradient = reference_losses.kl(*pair, kind)
     assert estimate.item() == pytest.approx(value, rel=1e-9, abs=1e-9)
     assert logprobs.grad.item() == pytest.approx(gradient, rel=1e-9, abs=1e-9)
 
@@ -63,13 +70,14 @@ def test_the_exact_kl_by_hand():
     )
 
 
-@pytest.mark.parametrize("kind", ["k1", "k3"])
+@pytest.mark.parametrize("kind", ["k1", "k3", "k1+", "k3+"])
 def test_k1_and_k3_are_unbiased(kind):
     assert expectation(kind)[0] == pytest.approx(0.270525, abs=1e-5)
 
 
-def test_k2_has_the_gradient_of_the_kl():
-    assert expectation("k2")[1] == pytest.approx([0.334043, -0.244205, -0.089838], abs=1e-5)
+@pytest.mark.parametrize("kind", ["k2", "k1+", "k3+"])
+def test_k2_and_the_straight_through_kinds_have_the_gradient_of_the_kl(kind):
+    assert expectation(kind)[1] == pytest.approx([0.334043, -0.244205, -0.089838], abs=1e-5)
 
 
 def test_k1_has_a_gradient_of_zero_in_expectation():
@@ -92,7 +100,7 @@ def test_masked_poison_changes_nothing(kind, poison, poisoned):
     ref = torch.tensor([dirty if poisoned == "ref" else clean]) - torch.tensor([[1.0, 0.0]])
     estimate = kl_estimate(logprobs, ref, torch.tensor([[True, False]]), kind)
     estimate.sum().backward()
-    value, gradient = reference.kl(-1.0, -2.0, kind)
+    value, gradient = reference_losses.kl(-1.0, -2.0, kind)
     assert estimate.tolist() == [[pytest.approx(value, abs=1e-5), 0.0]]
     assert logprobs.grad.tolist() == [[pytest.approx(gradient, abs=1e-5), 0.0]]
 
@@ -110,7 +118,7 @@ def test_equal_log_probs_give_exactly_zero():
 
 def test_k3_of_a_tiny_difference_is_not_lost_in_float32():
     estimate = kl_estimate(torch.tensor([[0.0]]), torch.tensor([[-1e-3]]), torch.tensor([[True]]), "k3")
-    assert estimate.item() == pytest.approx(reference.kl(0.0, -1e-3, "k3")[0], rel=1e-3)
+    assert estimate.item() == pytest.approx(reference_losses.kl(0.0, -1e-3, "k3")[0], rel=1e-3)
 
 
 def test_the_reference_gets_no_gradient():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagrl.ops.masks import max_metric, mean_metric, row_mean
-from dagrl.ops.policy_loss import ppo_clip_loss
+from dagrl.ops.ppo_clip import ppo_clip_loss
 
 steady = settings(deadline=None, derandomize=True)
 

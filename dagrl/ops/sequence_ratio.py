@@ -1,0 +1,75 @@
+"""Losses with one ratio for each row: GSPO clips the row's ratio, GMPO the tokens that it is made of."""
+
+import torch
+from jaxtyping import Bool, Float32
+from torch import Tensor
+
+from dagrl.ops.masks import row_mean, where_masked
+from dagrl.ops.ppo_clip import clip_bounds
+
+
+def gspo_loss(
+    logprobs: Float32[Tensor, "B T"],
+    old_logprobs: Float32[Tensor, "B T"],
+    advantages: Float32[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    *,
+    eps_low: float = 3e-4,
+    eps_high: float = 4e-4,
+) -> tuple[Float32[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """GSPO (arXiv 2507.18071): PPO's clip with one ratio for each row; the loss at each token, and which were clipped.
+
+    With s = exp(row mean of logprobs - old_logprobs over trained tokens), every trained token of a row has the loss
+    -min(s A, clip(s, 1 - eps_low, 1 + eps_high) A), so its mean over the row is the row's loss, and
+    d loss / d logprob = -s A / (trained tokens of the row) where the clip lets it pass. Differentiable in
+    ``logprobs`` only.
+
+    Degenerate cases: when ``logprobs`` equals ``old_logprobs`` s is exactly 1 and nothing is clipped; a masked token
+    gives 0 and may hold NaN or inf in every input; a row without a trained token gives 0 everywhere.
+
+    Raises:
+        ValueError: if an eps is negative.
+    """
+    lower, upper = clip_bounds(eps_low, eps_high)
+    log_ratio = where_masked(logprobs, mask) - where_masked(old_logprobs.detach(), mask)
+    log_s = row_mean(log_ratio, mask).unsqueeze(-1).expand(mask.shape)
+    advantage = where_masked(advantages.detach(), mask)
+    s = log_s.detach().exp()
+    clipped = ((advantage > 0) & (s > upper)) | ((advantage < 0) & (s < lower))
+    bound = torch.full_like(s, lower).masked_fill(advantage > 0, upper)
+    moving = log_s.masked_fill(clipped | ~mask, 0.0).exp()  # filled before exp: no 0 * inf in the backward pass
+    return -torch.where(clipped, bound, moving) * advantage, clipped
+
+
+def gmpo_loss(
+    logprobs: Float32[Tensor, "B T"],
+    old_logprobs: Float32[Tensor, "B T"],
+    advantages: Float32[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    *,
+    eps_low: float = 0.4,
+    eps_high: float = 0.4,
+) -> tuple[Float32[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """GMPO (arXiv 2507.20673): the geometric mean of a row's clipped token ratios; loss at each token, and the clipped.
+
+    The clip is one of log ratios l = logprobs - old_logprobs, and of each token: l' = min(l, eps_high) where A > 0,
+    max(l, -eps_low) where A < 0, so ratios stay within (exp(-eps_low), exp(eps_high)), by default (e^-0.4, e^0.4).
+    With g = exp(row mean of l') every trained token of a row has the loss -g A, so its mean over the row is the row's
+    loss, and d loss / d logprob = -g A / (trained tokens of the row) for tokens that are not clipped.
+    Differentiable in ``logprobs`` only.
+
+    The paper has one advantage a row; where tokens of a row differ in theirs, the row's mean advantage weighs, as in
+    verl. Degenerate cases: when ``logprobs`` equals ``old_logprobs`` g is exactly 1 and nothing is clipped; a token
+    with A = 0 is not clipped; a masked token gives 0 and may hold NaN or inf in every input; a row without a trained
+    token gives 0 everywhere.
+
+    Raises:
+        ValueError: if an eps is negative.
+    """
+    clip_bounds(eps_low, eps_high)
+    log_ratio = where_masked(logprobs, mask) - where_masked(old_logprobs.detach(), mask)
+    advantage = where_masked(advantages.detach(), mask)
+    high, low = (advantage > 0) & (log_ratio > eps_high), (advantage < 0) & (log_ratio < -eps_low)
+    held = log_ratio.masked_fill(high, eps_high).masked_fill(low, -eps_low)
+    log_g = row_mean(held, mask).unsqueeze(-1).expand(mask.shape)
+    return -log_g.masked_fill(~mask, 0.0).exp() * advantage, high | low

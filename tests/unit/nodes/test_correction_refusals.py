@@ -1,0 +1,191 @@
+"""What the compiler says against KL terms, losses and rollout corrections that make no sense together."""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import pytest
+from jaxtyping import Float32
+from torch import Tensor
+
+from dagrl import LossTerms, Pipeline, ResourcePool, WorkerGroup, adamw, node, nodes, policy
+from dagrl.compiler import LOCAL, Plan, compile_pipelines
+from dagrl.errors import CompileError
+from dagrl.graph.pipeline import Edge
+
+
+class Step:
+    """The calls of an RL step, each made when it is first asked for: none is left over."""
+
+    def __init__(self, temperature: float) -> None:
+        pool = ResourcePool("main")
+        self.actor = WorkerGroup("actor", policy("zoo:tiny", optimizer=adamw(lr=1e-3)), pool=pool)
+        self.ref = WorkerGroup("ref", policy("zoo:tiny"), pool=pool)
+        batch = nodes.prompts(data="zoo:larger", batch_size=2, n=2)
+        self.rollout = nodes.generate(self.actor, batch, max_new_tokens=4, temperature=temperature)
+        self.reward = nodes.verify(batch, self.rollout)
+
+    @cached_property
+    def old(self) -> Edge:
+        return nodes.old_logprob(self.actor, self.rollout)
+
+    @cached_property
+    def reference(self) -> Edge:
+        return nodes.ref_logprob(self.ref, self.rollout)
+
+    @cached_property
+    def advantage(self) -> Edge:
+        return nodes.grpo_advantage(self.rollout, self.reward)
+
+    def paid_advantage(self, penalty: Edge) -> Edge:
+        return nodes.grpo_advantage(self.rollout, penalty.rename(penalized_rewards="rewards"))
+
+    def update(self, *edges: Edge, loss: LossTerms) -> None:
+        nodes.update_policy(self.actor, self.rollout, *edges, loss=loss)
+
+
+def compiled(rest: Callable[[Step], None], *, temperature: float = 1.0) -> Plan:
+    """The plan of a step that ``rest`` ends."""
+    with Pipeline("step", steps=1) as step:
+        rest(Step(temperature))
+    return compile_pipelines([step], LOCAL)[0]
+
+
+def problems(rest: Callable[[Step], None], **options: Any) -> list[tuple[str, str | None]]:
+    with pytest.raises(CompileError) as error:
+        compiled(rest, **options)
+    return [(problem.what, problem.fix) for problem in error.value.problems]
+
+
+def with_kl_in_reward(loss: LossTerms, penalty: Callable[..., Edge], **options: Any) -> Callable[[Step], None]:
+    def rest(step: Step) -> None:
+        paid = penalty(step.rollout, step.reward, step.old, step.reference, **options)
+        step.update(step.old, step.paid_advantage(paid), step.reference, loss=loss)
+
+    return rest
+
+
+@node(writes="rewards")
+def own_penalty(rewards: Float32[Tensor, " B"], ref_logprobs: Float32[Tensor, "B T"]) -> Float32[Tensor, " B"]:
+    """A reward of one's own that reads the reference."""
+    return rewards - ref_logprobs.sum(dim=1)
+
+
+def own(step: Step) -> None:
+    advantage = nodes.grpo_advantage(step.rollout, own_penalty(step.reward, step.reference))
+    step.update(step.old, advantage, step.reference, loss=nodes.ppo_clip() + 0.1 * nodes.kl_loss())
+
+
+PENALTIES: Mapping[str, tuple[Callable[..., Edge], dict[str, Any]]] = {
+    "kl_penalty": (nodes.kl_penalty, {"beta": 0.1}),
+    "adaptive_kl_penalty": (nodes.adaptive_kl_penalty, {"target": 1.0, "state": nodes.KlCoefficient(0.1)}),
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_kl_in_the_reward_and_in_the_loss_must_be_said(name: str) -> None:
+    penalty, options = PENALTIES[name]
+    ppo = nodes.ppo_clip()
+    ((what, fix),) = problems(with_kl_in_reward(ppo + 0.1 * nodes.kl_loss(), penalty, **options))
+    assert what == f"loss `kl_loss`: the KL to the reference is in the reward already, by `{name}`."
+    assert fix == "drop one of them, or say `also_in_reward=True`"
+    for terms in (ppo + 0.1 * nodes.kl_loss(also_in_reward=True), ppo + 0.0 * nodes.kl_loss(), ppo):
+        compiled(with_kl_in_reward(terms, penalty, **options))
+
+
+def test_a_penalty_of_ones_own_is_seen_too() -> None:
+    assert any("in the reward already, by `own_penalty`" in what for what, _ in problems(own))
+
+
+@pytest.mark.parametrize(
+    ("loss", "named"),
+    [
+        (nodes.ppo_clip(dual_clip=1.0), "`dual_clip` is 1.0"),
+        (nodes.decoupled_ppo(dual_clip=0.5), "`dual_clip` is 0.5"),
+        (nodes.decoupled_ppo(weight_cap=0.0), "`weight_cap` is 0.0"),
+        (nodes.gmpo(eps=0.0), "`eps` is 0.0"),
+        (nodes.cispo(eps=1.5), "`eps` is 1.5"),
+        (nodes.cispo(eps_high=-1.0), "`eps_high` is -1.0"),
+        (nodes.sapo(tau_negative=0.0), "`tau_negative` is 0.0"),
+        (nodes.dppo_tv(delta=-0.1), "`delta` is -0.1"),
+        (nodes.dppo_kl(ratio_cap=0.0), "`ratio_cap` is 0.0"),
+        (nodes.dro(beta=0.0), "`beta` is 0.0"),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense(loss: LossTerms, named: str) -> None:
+    ((what, fix),) = problems(lambda step: step.update(step.old, step.advantage, loss=loss))
+    assert named in what
+    assert fix
+
+
+def test_the_value_loss_refuses_a_negative_range() -> None:
+    loss = nodes.ppo_clip() + nodes.value_clip(eps=-0.2)
+    found = problems(lambda step: step.update(step.old, step.advantage, loss=loss))
+    assert any("`eps` is -0.2" in what for what, _ in found)
+
+
+@pytest.mark.parametrize("loss", [nodes.decoupled_ppo(), nodes.dppo_tv(), nodes.dppo_kl()], ids=str)
+def test_weights_are_not_applied_twice(loss: LossTerms) -> None:
+    def rest(step: Step) -> None:
+        weights = nodes.rollout_correction(step.rollout, step.old)
+        step.update(step.old, step.advantage, weights, loss=loss)
+
+    assert any("`rollout_weights` would do so again" in what for what, _ in problems(rest))
+
+
+@pytest.mark.parametrize(
+    "loss", [nodes.ppo_clip(), nodes.gspo(), nodes.reinforce(), nodes.cispo(), nodes.topr(), nodes.sapo(), nodes.dro()]
+)
+def test_a_loss_reads_the_weights_that_an_edge_brings(loss: LossTerms) -> None:
+    def rest(step: Step) -> None:
+        weights = nodes.rollout_correction(step.rollout, step.old)
+        step.update(step.old, step.advantage, weights, loss=loss)
+
+    assert "rollout_correction" in {run.call for run in compiled(rest).runs}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"low": 2.0, "high": 1.0}, "`low=2.0` and `high=1.0`"),
+        ({"low": -0.1}, "`low=-0.1`"),
+        ({"high": 0.0}, "`high=0.0`"),
+        ({"level": "none"}, "`level='none'` without `reject_by`"),
+        ({"reject_by": "k1"}, "`reject_by` goes with a limit"),
+        ({"reject_above": 0.1}, "`reject_by` goes with a limit"),
+    ],
+    ids=str,
+)
+def test_corrections_that_make_no_sense(options: dict[str, Any], named: str) -> None:
+    def rest(step: Step) -> None:
+        weights = nodes.rollout_correction(step.rollout, step.old, **options)
+        step.update(step.old, step.advantage, weights, loss=nodes.ppo_clip())
+
+    ((what, _),) = problems(rest)
+    assert named in what
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "named"),
+    [
+        ("kl_penalty", {"beta": 0.0}, "`beta` is 0.0"),
+        ("adaptive_kl_penalty", {"target": 0.0, "state": nodes.KlCoefficient(0.1)}, "`target` is 0.0"),
+        ("adaptive_kl_penalty", {"target": 1.0, "horizon": 0, "state": nodes.KlCoefficient(0.1)}, "`horizon` is 0"),
+        ("adaptive_kl_penalty", {"target": 1.0, "state": nodes.KlCoefficient(-0.1)}, "`state.beta` is -0.1"),
+    ],
+)
+def test_penalties_that_make_no_sense(name: str, options: dict[str, Any], named: str) -> None:
+    found = problems(with_kl_in_reward(nodes.ppo_clip(), getattr(nodes, name), **options))
+    assert any(named in what for what, _ in found)
+
+
+def test_greedy_responses_have_no_ratio_and_no_kl() -> None:
+    def rest(step: Step) -> None:
+        weights = nodes.rollout_correction(step.rollout, step.old)
+        kept = nodes.low_drift(step.rollout, step.old, above=0.1)
+        paid = nodes.kl_penalty(step.rollout, step.reward, step.old, step.reference, beta=0.1)
+        step.update(step.old, step.paid_advantage(paid), weights, kept, loss=nodes.ppo_clip())
+
+    owners = {what.split(":")[0] for what, _ in problems(rest, temperature=0.0) if "temperature=0" in what}
+    assert {"`rollout_correction`", "`low_drift`", "`kl_penalty`", "`update_policy`"} <= owners

@@ -1,0 +1,64 @@
+import math
+
+import pytest
+import reference_losses as reference
+import torch
+
+from dagrl.ops.kl_penalty import adapted_beta, on_last_token, penalized_rewards
+
+NAN, INF = math.nan, math.inf
+
+
+def random_batch(seed):
+    draw = torch.Generator().manual_seed(seed)
+    mask = torch.rand(6, 7, generator=draw) < 0.6
+    mask[0] = False
+    mask[1] = torch.arange(7) < 4
+    old = -torch.randn(6, 7, generator=draw, dtype=torch.float64).abs()
+    ref = old + 0.4 * torch.randn(6, 7, generator=draw, dtype=torch.float64)
+    poison = torch.tensor([NAN, INF, -INF, -200.0], dtype=torch.float64)[torch.arange(7) % 4]
+    logprobs = [torch.where(mask, x, poison.roll(shift)) for shift, x in enumerate((old, ref))]
+    return torch.randn(6, generator=draw, dtype=torch.float64), *logprobs, mask
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3", "abs"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_matches_the_reference_with_poison_at_masked_tokens(seed, kind, dtype):
+    *columns, mask = random_batch(seed)
+    rewards, old, ref = (column.to(dtype) for column in columns)
+    result = penalized_rewards(rewards, old, ref, mask, beta=0.3, kind=kind)
+    near = 1e-9 if dtype == torch.float64 else 1e-5
+    for row in range(6):
+        tokens, kl = reference.penalized(
+            rewards[row].item(), old[row].tolist(), ref[row].tolist(), mask[row].tolist(), 0.3, kind
+        )
+        assert result.token_rewards[row].tolist() == pytest.approx(tokens, abs=near)
+        assert result.row_kl[row].item() == pytest.approx(kl, abs=near)
+        assert result.row_rewards[row].item() == pytest.approx(rewards[row].item() - 0.3 * kl, abs=near)
+    assert result.token_rewards.dtype == result.row_rewards.dtype == dtype
+
+
+def test_the_outcome_reward_sits_on_the_last_trained_token():
+    mask = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 1, 0]]).bool()
+    placed = on_last_token(torch.tensor([1.0, 2.0, 3.0, 4.0]), mask)
+    assert placed.tolist() == [[0, 1, 0], [0, 0, 2], [0, 0, 0], [0, 4, 0]]
+
+
+def test_an_unscorable_reward_stays_so_and_an_empty_row_keeps_its_own():
+    mask = torch.tensor([[1, 1], [1, 1], [0, 0]]).bool()
+    old, ref = torch.full((3, 2), -1.0), torch.full((3, 2), -2.0)
+    result = penalized_rewards(torch.tensor([1.0, NAN, 5.0]), old, ref, mask, beta=0.5)
+    assert result.token_rewards[0].tolist() == [-0.5, 0.5]
+    assert result.token_rewards[1, 1].isnan()
+    assert result.token_rewards[2].tolist() == [0, 0]
+    assert result.row_rewards[::2].tolist() == [0, 5]
+    assert result.row_rewards[1].isnan()
+
+
+def test_the_controller_by_hand():
+    assert adapted_beta(0.2, 0.3, target=0.1, num_rows=100, horizon=10_000) == pytest.approx(0.2004)
+    assert adapted_beta(0.2, 0.0, target=0.1, num_rows=100, horizon=10_000) == pytest.approx(0.1996)
+    assert adapted_beta(0.2, 0.11, target=0.1, num_rows=100, horizon=10_000) == pytest.approx(0.2 * 1.001)
+    assert adapted_beta(0.2, 0.1, target=0.1, num_rows=100, horizon=10_000) == 0.2
+    assert adapted_beta(0.2, NAN, target=0.1, num_rows=0, horizon=10_000) == 0.2
