@@ -1,6 +1,7 @@
 """Loop problems: `refill` blocks that could not be repeated, would drop nothing, or that nobody takes rows from."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from dagrl.errors import Problem
 from dagrl.graph.options import type_fault
@@ -38,12 +39,10 @@ def _source_problems(loop: Refill, inside: tuple[Call, ...]) -> Iterator[Problem
 
 def _too_many_groups(loop: Refill, source: Call) -> Iterator[Problem]:
     """A number of groups that all rounds together cannot bring; values of a wrong type are another's problem."""
-    sizes = (source.options.get("batch_size"), loop.groups, loop.max_rounds)
-    if any(type_fault(size, int) is not None or size < 1 for size in sizes):
-        return
-    batch_size, groups, rounds = sizes
-    if groups > batch_size * rounds:
-        what = f"`refill` wants {groups} groups, and {rounds} rounds of {batch_size} prompts have {batch_size * rounds}."
+    size: Any = source.options.get("batch_size")
+    groups, rounds = loop.groups, loop.max_rounds
+    if all(type_fault(value, int) is None and value > 0 for value in (size, groups, rounds)) and groups > size * rounds:
+        what = f"`refill` wants {groups} groups, and {rounds} rounds of {size} prompts have {size * rounds}."
         yield Problem(what, loop.at, fix="lower `groups`, or raise `max_rounds` or the `batch_size` of the source")
 
 

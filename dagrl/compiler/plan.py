@@ -25,8 +25,8 @@ class RunOp:
     """Run one call.
 
     ``pool`` names the processes that run it; ``version`` is how many times the group's weights have changed in this
-    step before it; ``filters``, calls or loops, decide its rows; ``writes`` are the columns kept for readers; ``aliases`` maps a column
-    that a loss reads to the engine output that stands in for it.
+    step before it; ``filters``, calls or loops, decide its rows; ``writes`` are the columns kept for readers;
+    ``aliases`` maps a column that a loss reads to the engine output that stands in for it.
     """
 
     id: str

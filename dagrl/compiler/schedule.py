@@ -102,7 +102,7 @@ def _shown(value: object) -> str:
 
 
 def _with_frees(live: Liveness, ops: list[Op]) -> tuple[Op, ...]:
-    """Insert, after the last reader of each set of columns, the op that frees them; a loop frees what it does not keep."""
+    """Insert, after the last reader of each set of columns, the op that frees them; a loop frees its own."""
     by_readers: dict[tuple[str, ...], list[str]] = {}
     for call in live.calls:
         for column in sorted(live.columns[call.name]):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from dagrl.compiler.plan import FreeOp, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, LoopOp, RunOp, SyncOp
 from dagrl.executor.events import (
     ColumnsFreed,
     Listener,
@@ -17,11 +17,13 @@ from dagrl.executor.events import (
     OpProgressed,
     OpStarted,
     RankMemory,
+    RoundStarted,
     RowsSampled,
     Sample,
     WeightsSynced,
 )
 from dagrl.executor.process_sets import ProcessSet
+from dagrl.executor.rounds import Rounds
 from dagrl.workers.host import NodeReport
 
 
@@ -35,6 +37,12 @@ class Teller:
     def started(self, op: RunOp) -> None:
         """The op begins."""
         self._emit(OpStarted(time.time(), *self._walk, op.id))
+
+    def round_started(self, loop: LoopOp, rounds: Rounds) -> None:
+        """The next round of a loop begins."""
+        ops, passed = tuple(op.id for op in loop.ops), len(rounds.groups)
+        number = rounds.number + 1
+        self._emit(RoundStarted(time.time(), *self._walk, loop.id, number, loop.max_rounds, passed, loop.groups, ops))
 
     def progressed(self, op: RunOp, on: ProcessSet) -> None:
         """What the ranks that run the op have said of how far they are."""

@@ -105,7 +105,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Refill:
-    """A block of calls that is repeated until ``groups`` groups have passed its filters, ``max_rounds`` times at most."""
+    """A block of calls, repeated until ``groups`` groups have passed its filters or ``max_rounds`` rounds are over."""
 
     name: str
     groups: int
