@@ -4,7 +4,7 @@ A node is one typed function. It never loads a model or starts a process: it ask
 """
 
 from dagrl.nodes.advantage import grpo_advantage, rloo_advantage
-from dagrl.nodes.filters import short_prompts
+from dagrl.nodes.filters import mixed_groups, short_prompts
 from dagrl.nodes.generate import Rollout, generate
 from dagrl.nodes.logprob import old_logprob, ref_logprob
 from dagrl.nodes.losses import entropy_bonus, gspo, kl_loss, ppo_clip
@@ -25,6 +25,7 @@ __all__ = [
     "gspo",
     "kl_loss",
     "length_penalty",
+    "mixed_groups",
     "old_logprob",
     "ppo_clip",
     "prompts",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -102,7 +102,7 @@ def watch(
 
 
 def pipeline_of(
-    *filters: Callable, groups: int = 4, max_rounds: int = 4, n: int = N, size: int = 6, white: bool = False
+    *filters: Callable[..., Any], groups: int = 4, max_rounds: int = 4, n: int = N, size: int = 6, white: bool = False
 ) -> Pipeline:
     with Pipeline("p") as pipeline:
         with refill(groups=groups, max_rounds=max_rounds):
@@ -237,7 +237,7 @@ def test_groups_that_a_filter_cuts_count_with_the_rows_that_are_left() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("filters", [(every_third,), (above_mean,), (every_third, above_mean), (not_the_first,)])
-def test_the_numbers_do_not_depend_on_the_ranks(ranks: int, filters: tuple[Callable, ...]) -> None:
+def test_the_numbers_do_not_depend_on_the_ranks(ranks: int, filters: tuple[Callable[..., Any], ...]) -> None:
     alone, _ = run(pipeline_of(*filters, white=True))
     seen = dict(SEEN)
     assert seen
