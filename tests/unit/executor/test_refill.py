@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
-from dagrl import Mean, Metrics, Objects, Pipeline, Sum, node, refill
+from dagrl import Mean, Metrics, Objects, Pipeline, Sum, WorkerGroup, node, policy, refill
 from dagrl.compiler import compile_pipelines
 from dagrl.controller import ClassWithInitArgs, NaiveWorkerGroup, ResourcePool
 from dagrl.errors import DagrlError
@@ -17,7 +17,8 @@ from dagrl.executor.base import Executor
 from dagrl.executor.events import ColumnsFreed, Event, OpFinished, OpStarted, RoundStarted
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.process_sets import InProcessSet
-from dagrl.nodes import prompts
+from dagrl.graph.specs import ResourcePool as Pool
+from dagrl.nodes import generate, prompts, ref_logprob
 from dagrl.workers.host import Deployment, NodeHost, Planned
 
 #: What `watch` saw of each row: its seed in the loop and outside of it, its reward, its text and the sum of its values.
@@ -326,3 +327,60 @@ def test_a_loop_that_nobody_draws_for_says_so() -> None:
     executor, planned, _ = executor_of(pipeline_of(every_third))
     with pytest.raises(DagrlError, match="`prompts` stands in a loop"):
         executor.run(planned, 1, {})
+
+
+@node(rows="filter", split="group")
+def likely(ref_logprobs: Float32[Tensor, "B T"], group_ids: Int64[Tensor, " B"]) -> Bool[Tensor, " B"]:
+    """Keeps every other group, by a column that another pool has written."""
+    assert len(ref_logprobs) == len(group_ids)
+    return group_ids % 2 == 0
+
+
+@node()
+def compare(
+    rollout_logprobs: Float32[Tensor, "B T"],
+    ref_logprobs: Float32[Tensor, "B T"],
+    again: Float32[Tensor, "B T"],
+    response_mask: Bool[Tensor, "B T"],
+    group_ids: Int64[Tensor, " B"],
+) -> Metrics:
+    """Two forward passes of one model, one inside the loop and one below it, on the same rows."""
+    gap = ((ref_logprobs - again) * response_mask).abs().sum(1)
+    for row, (group, total) in enumerate(zip(group_ids.tolist(), rollout_logprobs.sum(1).tolist(), strict=True)):
+        SEEN[group, row] = (0, float(gap[row]), "", round(total, 4))
+    return Metrics({"compared": Sum(float(len(gap)))})
+
+
+def test_pools_of_their_own_hold_the_rows_of_all_rounds() -> None:
+    """What one pool writes in a round another one reads in it, and again below the loop, other columns too."""
+    found: list[dict[tuple[int, int], tuple[int, float, str, float]]] = []
+    for pools in (("one", "two"), ("one", "one")):
+        actor, ref = (
+            WorkerGroup(name, policy("zoo:tiny", precision="fp32"), pool=Pool(pool, [1]))
+            for name, pool in zip(("actor", "ref"), pools, strict=True)
+        )
+        with Pipeline("p") as pipeline:
+            with refill(groups=3, max_rounds=4):
+                rollout = generate(actor, prompts(data="zoo:larger", batch_size=3, n=2), max_new_tokens=4)
+                inside = ref_logprob(ref, rollout, name="inside")
+                likely(inside)
+            again = ref_logprob(ref, rollout, name="again").rename(ref_logprobs="again")
+            compare(rollout, inside, again)
+        planned = Planned(pipeline, compile_pipelines([pipeline])[0])
+        deployment = Deployment((planned,), 0, 1)
+        sets = {
+            pool: InProcessSet(
+                NaiveWorkerGroup(
+                    ResourcePool([1]), ClassWithInitArgs(NodeHost, deployment, pools=(pool,)), name_prefix=pool
+                )
+            )
+            for pool in dict.fromkeys(pools)
+        }
+        SEEN.clear()
+        executor = Executor([planned], sets, seed=0, deadline=60.0)
+        metrics = executor.run(planned, 1, {}, Stream(size=3))
+        assert metrics["compared"] == Sum(6.0)
+        assert groups_seen() == [0, 2, 4]
+        assert all(gap == 0.0 for _, gap, *_ in SEEN.values())
+        found.append(dict(SEEN))
+    assert found[0] == found[1]
