@@ -28,7 +28,7 @@ class Config:
     model: str = "zoo:tiny"  # or a Hugging Face name, or a local folder
     data: str = "zoo:larger"  # or a file of rows, or a folder with one for each split
     test_share: float = 0.0  # part of a single data file that only the evaluation sees
-    steps: int = 160
+    steps: int = 120
     groups: int = 64  # groups that a step trains on
     batch_size: int = 96  # prompts per round
     max_rounds: int = 4
@@ -42,7 +42,7 @@ class Config:
     mini_batch_size: int = 0  # rows per optimizer step; 0: all
     micro_batch_size: int = 0  # rows per forward pass; 0: by the policy's token budget
     precision: Literal["bf16", "fp32"] = "bf16"
-    eval_every: int = 40
+    eval_every: int = 30
     workers: int = 0  # processes; 0: on Ray one for each GPU, else for each core
 
 
