@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, event_lines, metrics_lines
+from support import ROOT, event_lines, load_grpo, metrics_lines
 
 from dagrl.cli.pipeline_file import LoadedPipelines, load_pipelines
 from dagrl.errors import CompileError, ResumeError
 from dagrl.executor.events import Event, OpStarted, RoundStarted
+from dagrl.storage.checkpoints import Checkpoints
 from dagrl.storage.folder import Folder
 from dagrl.trainer.data_order import DataStream, ShuffledOrder
 from dagrl.trainer.loop import Saving, run
@@ -26,12 +27,20 @@ def load(file: Path = DAPO, **values: Any) -> LoadedPipelines:
     return load_pipelines(str(file), {key: str(value) for key, value in {**SMALL, **values}.items()})
 
 
-def go(loaded: LoadedPipelines, out: Path, *, steps: int, stop_after: int | None = None, **options: Any) -> RunResult:
+def go(
+    loaded: LoadedPipelines,
+    out: Path,
+    *,
+    steps: int,
+    stop_after: int | None = None,
+    pipeline: str = "dapo",
+    **options: Any,
+) -> RunResult:
     """Run or go on; a request to stop comes when step ``stop_after`` is recorded."""
     stop = StopRequest()
 
     def on_record(record: Record) -> None:
-        if record.step == stop_after and record.pipeline == "dapo":
+        if record.step == stop_after and record.pipeline == pipeline:
             stop.signal = signal.SIGTERM
 
     given: dict[str, Any] = {"resume": "auto", **options}
@@ -157,3 +166,16 @@ def test_a_checkpoint_says_how_much_of_the_data_is_drawn(tmp_path: Path) -> None
     for step, drawn in ((1, rounds[0]), (2, sum(rounds))):
         manifest = json.loads((tmp_path / f"run/checkpoints/step_{step:06}/manifest.json").read_text())
         assert f'"drawn": {{"prompts": {drawn}}}' in json.dumps(manifest)
+
+
+def test_a_checkpoint_that_does_not_say_it_is_of_one_batch_a_step(tmp_path: Path) -> None:
+    loaded = load_grpo(batch_size=2, n=2, precision="fp32")
+    for out, cut in (("whole", None), ("cut", 2)):
+        go(loaded, tmp_path / out, steps=4, stop_after=cut, pipeline="grpo")
+    checkpoints = Checkpoints(str(tmp_path / "cut/checkpoints"), keep=2)
+    found = checkpoints.latest_valid()
+    assert found is not None
+    assert found.state.pop("drawn") == {"prompts": 2}
+    checkpoints.publish(found.step, list(found.parts), found.state)
+    assert go(loaded, tmp_path / "cut", steps=4).resumed_from == 2
+    assert metrics_lines(tmp_path / "whole") == metrics_lines(tmp_path / "cut")
