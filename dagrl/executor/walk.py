@@ -174,6 +174,7 @@ class Walk:
         else:
             self._start_round(rounds)
         self._tidying += [_Tidying(loop, on, each) for on, each in pending]
+        self._finish_tidying(0.0)
 
     def _finish_one(self) -> None:
         """Wait until one of the running ops is over."""
@@ -255,6 +256,10 @@ class Walk:
             if each.on.first_done([each.pending], seconds) is None:
                 return
             self._tidying.remove(each)
-            results = each.pending.results()
+            try:
+                results = each.pending.results()
+            except Exception as error:
+                error.add_note(f"after `{each.op.id}` of pipeline `{self.plan.pipeline}`, step {self.step}")
+                raise
             if isinstance(each.op, FreeOp):
                 self.tell.freed(each.op, sum(results))
