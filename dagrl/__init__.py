@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         loss,
         node,
         policy,
+        refill,
     )
     from dagrl.graph.progress import Progress
 
@@ -32,7 +33,7 @@ _HOMES = {
     "data.metrics": ("Max", "Mean", "Metrics", "Min", "Sum"),
     "graph": (
         "Edge", "LossColumns", "LossTerms", "ModelSpec", "Pipeline", "Policy", "ResourcePool", "WorkerGroup", "adamw",
-        "loss", "node", "policy",
+        "loss", "node", "policy", "refill",
     ),
     "graph.progress": ("Progress",),
 }  # fmt: skip
@@ -59,6 +60,7 @@ __all__ = [
     "loss",
     "node",
     "policy",
+    "refill",
 ]
 
 

@@ -41,6 +41,11 @@ class Location:
         return f"{shown}:{self.line}"
 
 
+def short_place(at: Location) -> str:
+    """The line without its folder, so that what is made of it does not depend on where the file lies."""
+    return f"{at.file.rsplit('/', 1)[-1]}:{at.line}"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong: a sentence, the place, labelled facts, and the fix."""

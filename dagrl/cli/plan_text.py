@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dagrl.compiler.plan import FreeOp, Input, Plan, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, Input, LoopOp, Plan, RunOp, SyncOp
 from dagrl.errors import counted
 
 #: How the processes of a group hold its model; one process has nothing to say.
@@ -46,6 +46,20 @@ def _ops(plan: Plan) -> Iterator[str]:
                 yield f"{number:>3}  sync {op.group}: rollout weights become {_version(op.version)}"
             case FreeOp():
                 yield f"       free    {', '.join(op.columns)}"
+            case LoopOp():
+                yield from _loop_lines(number + 1, op)
+                number += len(op.ops)
+
+
+def _loop_lines(first: int, op: LoopOp) -> Iterator[str]:
+    """A head, the ops of a round, and what is left after the last one."""
+    rounds = counted(op.max_rounds, "round")
+    groups = counted(op.groups, "group passes", "groups pass")
+    yield f"     {op.id}: rounds until {groups} {', '.join(op.filters)}, at most {rounds}  ({op.at})"
+    for number, inner in enumerate(op.ops, first):
+        yield from (f"  {text}" for text in _run_lines(number, inner))
+    yield f"     end of {op.id}, the {counted(op.groups, 'lowest group', 'lowest groups')} that passed"
+    yield f"       keeps   {', '.join(op.keeps) or 'no column'}"
 
 
 def _run_lines(number: int, op: RunOp) -> Iterator[str]:

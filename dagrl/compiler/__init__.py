@@ -10,20 +10,21 @@ if TYPE_CHECKING:
     from dagrl.compiler.before_run import check_before_run
     from dagrl.compiler.compile import compile_pipelines
     from dagrl.compiler.machine import LOCAL, Machine
-    from dagrl.compiler.plan import FreeOp, Input, Op, Plan, RunOp, SyncOp, plan_from_dict
+    from dagrl.compiler.plan import FreeOp, Input, LoopOp, Op, Plan, RunOp, SyncOp, plan_from_dict
 
 _HOME_OF = {
     "check_before_run": "before_run",
     "compile_pipelines": "compile",
     "LOCAL": "machine",
     "Machine": "machine",
-    **dict.fromkeys(("FreeOp", "Input", "Op", "Plan", "RunOp", "SyncOp", "plan_from_dict"), "plan"),
+    **dict.fromkeys(("FreeOp", "Input", "LoopOp", "Op", "Plan", "RunOp", "SyncOp", "plan_from_dict"), "plan"),
 }
 
 __all__ = [
     "LOCAL",
     "FreeOp",
     "Input",
+    "LoopOp",
     "Machine",
     "Op",
     "Plan",

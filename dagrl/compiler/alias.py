@@ -94,8 +94,14 @@ def _several_updates(pipeline: Pipeline, rows: Rows, update: Call) -> str | None
     if update.group is not None and update.group.model.dropout:
         return f"`{update.group.name}` trains with dropout"
     (source,) = rows[update.name].read.sources
-    sizes = pipeline.call(source).options
-    num_rows, size = sizes["batch_size"] * sizes["n"], options["mini_batch_size"]
+    num_rows, size = _most_rows(pipeline, pipeline.call(source)), options["mini_batch_size"]
     if 0 < size < num_rows:
         return f"`{update.name}` takes {counted(num_rows, 'row')} in mini-batches of {size}"
     return None
+
+
+def _most_rows(pipeline: Pipeline, source: Call) -> int:
+    """The rows that an update can get: of a `refill` block, those of the groups that it keeps."""
+    sizes = source.options
+    groups = sizes["batch_size"] if source.loop is None else pipeline.loops[source.loop].groups
+    return groups * sizes["n"]

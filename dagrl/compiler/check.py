@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from dagrl.compiler.check_columns import column_problems
+from dagrl.compiler.check_loops import loop_problems
 from dagrl.compiler.check_refusals import refusal_problems
 from dagrl.compiler.check_resources import resource_problems
 from dagrl.compiler.machine import LOCAL, Machine
@@ -19,6 +20,7 @@ def pipeline_problems(pipeline: Pipeline, rows: Rows, *, is_step: bool) -> list[
     if not pipeline.calls:
         what = f"pipeline `{pipeline.name}` has no calls."
         return [*pipeline.problems, *problems, Problem(what, pipeline.at, fix="call nodes inside its `with` block")]
+    problems += loop_problems(pipeline, is_step=is_step)
     return [*problems, *_call_problems(pipeline, rows, is_step=is_step), *_dead_calls(pipeline)]
 
 
@@ -97,7 +99,8 @@ def _row_problems(pipeline: Pipeline, rows: Rows) -> Iterator[Problem]:
 
 def _dead_calls(pipeline: Pipeline) -> Iterator[Problem]:
     for call in pipeline.calls:
-        if not call.contract.is_root and pipeline.graph.out_degree(call.name) == 0:
+        filters_a_loop = call.loop is not None and call.contract.rows == "filter"
+        if not call.contract.is_root and not filters_a_loop and pipeline.graph.out_degree(call.name) == 0:
             yield Problem(
                 f"nobody takes the output of `{call.name}`, and it changes nothing by itself.",
                 call.at,

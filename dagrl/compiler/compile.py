@@ -52,7 +52,7 @@ def _plan(pipeline: Pipeline, rows: Rows, machine: Machine, rollout_groups: froz
         machine=machine,
         pools=_pool_plans(live.calls, machine),
         groups=_group_plans(live.calls, machine),
-        ops=schedule(rows, live, aliases, rollout_groups),
+        ops=schedule(rows, live, aliases, rollout_groups, pipeline.loops),
         pruned=pruned.pruned,
         aliased=aliases.aliased,
         kept=aliases.kept,

@@ -1,8 +1,8 @@
 """The plan: what runs in one step, in which order and why; frozen, and canonical as JSON."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from dagrl.compiler.machine import Machine
@@ -25,8 +25,8 @@ class RunOp:
     """Run one call.
 
     ``pool`` names the processes that run it; ``version`` is how many times the group's weights have changed in this
-    step before it; ``filters`` decide its rows; ``writes`` are the columns kept for readers; ``aliases`` maps a column
-    that a loss reads to the engine output that stands in for it.
+    step before it; ``filters``, calls or loops, decide its rows; ``writes`` are the columns kept for readers;
+    ``aliases`` maps a column that a loss reads to the engine output that stands in for it.
     """
 
     id: str
@@ -70,7 +70,34 @@ class FreeOp:
     kind: str = "free"
 
 
-Op = RunOp | SyncOp | FreeOp
+@dataclass(frozen=True)
+class LoopOp:
+    """Run ``ops`` round after round until ``groups`` groups have passed ``filters``, ``max_rounds`` times at most.
+
+    A round reads the next rows of ``source``. The ops wait only for each other; what any of them needs from outside is
+    in ``after``. ``keeps`` are the columns, as ``call.column``, that are there afterwards for later readers, of the
+    rows that the loop lets pass; all else is let go after each round. Later ops name the loop among their filters.
+    """
+
+    id: str
+    source: str
+    groups: int
+    max_rounds: int
+    filters: tuple[str, ...]
+    keeps: tuple[str, ...]
+    ops: tuple[RunOp, ...]
+    after: tuple[str, ...]
+    at: str
+    kind: str = "loop"
+
+    @property
+    def last(self) -> tuple[str, ...]:
+        """The ops that no other op of the loop waits for."""
+        awaited = {name for op in self.ops for name in op.after}
+        return tuple(op.id for op in self.ops if op.id not in awaited)
+
+
+Op = RunOp | SyncOp | FreeOp | LoopOp
 
 
 @dataclass(frozen=True)
@@ -114,8 +141,13 @@ class Plan:
 
     @property
     def runs(self) -> tuple[RunOp, ...]:
-        """The ops that run calls."""
-        return tuple(op for op in self.ops if isinstance(op, RunOp))
+        """The ops that run calls, those of loops included."""
+        return tuple(op for op in opened(self.ops) if isinstance(op, RunOp))
+
+    @property
+    def loops(self) -> tuple[LoopOp, ...]:
+        """The ops that repeat others."""
+        return tuple(op for op in self.ops if isinstance(op, LoopOp))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""
@@ -124,6 +156,16 @@ class Plan:
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, two spaces."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def opened(ops: Iterable[Op]) -> Iterator[Op]:
+    """The ops with those of loops in their place: they wait for what their loop waits for, and it then for them."""
+    for op in ops:
+        if not isinstance(op, LoopOp):
+            yield op
+            continue
+        yield from (replace(inner, after=(*inner.after, *op.after)) for inner in op.ops)
+        yield replace(op, after=op.last)
 
 
 def plan_from_dict(data: Mapping[str, Any]) -> Plan:
@@ -142,4 +184,8 @@ def _op_from_dict(data: Mapping[str, Any]) -> Op:
     if data["kind"] == "run":
         fields["reads"] = tuple(Input(**read) for read in data["reads"])
         return RunOp(**fields)
+    if data["kind"] == "loop":
+        inner = (_op_from_dict(op) for op in data["ops"])
+        fields["ops"] = tuple(op for op in inner if isinstance(op, RunOp))
+        return LoopOp(**fields)
     return SyncOp(**fields) if data["kind"] == "sync" else FreeOp(**fields)

@@ -1,6 +1,7 @@
 """Prune pass: only what a root needs runs, and an optional column is computed only when it is read."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dagrl.compiler.rows import Rows
@@ -36,7 +37,7 @@ def prune(pipeline: Pipeline, rows: Rows) -> Liveness:
         for origin in reads[name].values():
             columns[origin.call].add(origin.column)
             waiting.append(origin.call)
-        waiting += [*rows[name].read.filters, *rows[name].read.sources]
+        waiting += [*_filters(pipeline, call, rows[name].read.filters), *rows[name].read.sources]
     live = tuple(call for call in pipeline.calls if call.name in reads)
     return Liveness(
         calls=live,
@@ -44,6 +45,13 @@ def prune(pipeline: Pipeline, rows: Rows) -> Liveness:
         columns={call.name: frozenset(columns[call.name]) for call in live},
         pruned={call.name: _reason(pipeline, call) for call in pipeline.calls if call.name not in reads},
     )
+
+
+def _filters(pipeline: Pipeline, call: Call, of_rows: Iterable[str]) -> list[str]:
+    """The filters that decide which rows there are for a call; in a `refill` block all of them, read or not."""
+    inside = () if call.loop is None else pipeline.calls_in(call.loop)
+    named = [name for name in of_rows if name not in pipeline.loops]
+    return [*named, *(other.name for other in inside if other.contract.rows == "filter")]
 
 
 def _reason(pipeline: Pipeline, call: Call) -> str:

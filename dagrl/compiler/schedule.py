@@ -1,17 +1,22 @@
 """Schedule pass: ops with explicit dependencies, in program order; weight syncs and frees where they fall due."""
 
+from collections.abc import Mapping
+
 from dagrl.compiler.alias import Aliases
+from dagrl.compiler.loops import outside_readers, with_loops
 from dagrl.compiler.place import place
 from dagrl.compiler.plan import FreeOp, Input, Op, RunOp, SyncOp
 from dagrl.compiler.prune import Liveness
 from dagrl.compiler.rows import Rows, RowSet
-from dagrl.errors import Location
+from dagrl.errors import short_place
 from dagrl.graph.losses import LossTerms
-from dagrl.graph.pipeline import Call, Origin
+from dagrl.graph.pipeline import Call, Origin, Refill
 
 
-def schedule(rows: Rows, live: Liveness, aliases: Aliases, rollout_groups: frozenset[str]) -> tuple[Op, ...]:
-    """The ops of one step.
+def schedule(
+    rows: Rows, live: Liveness, aliases: Aliases, rollout_groups: frozenset[str], loops: Mapping[str, Refill]
+) -> tuple[Op, ...]:
+    """The ops of one step; those of each `refill` block of ``loops`` are one.
 
     Around a mutating call program order holds on its group: calls above it read the old weights, calls
     below it the new ones. ``rollout_groups`` generate somewhere in the run, so a mutation is followed by a sync.
@@ -33,7 +38,7 @@ def schedule(rows: Rows, live: Liveness, aliases: Aliases, rollout_groups: froze
                 sync = SyncOp(f"sync:{group}@v+{version}", run.pool, group, version, (run.id,))
                 ops.append(sync)
                 weights.synced = sync.id
-    return _with_frees(live, ops)
+    return _with_frees(live, with_loops(ops, live, loops))
 
 
 class _Weights:
@@ -80,7 +85,7 @@ def _run_op(rows: RowSet, live: Liveness, aliases: Aliases, call: Call, weights:
         aliases=aliases.by_update.get(call.name, {}),
         options={name: _shown(value) for name, value in call.options.items()},
         after=tuple(sorted(set(after))),
-        at=_place(call.at),
+        at=short_place(call.at),
     )
 
 
@@ -96,17 +101,12 @@ def _shown(value: object) -> str:
     return str(value) if isinstance(value, LossTerms) else repr(value)
 
 
-def _place(at: Location) -> str:
-    """The line without its folder, so that a plan does not depend on where the file lies."""
-    return f"{at.file.rsplit('/', 1)[-1]}:{at.line}"
-
-
 def _with_frees(live: Liveness, ops: list[Op]) -> tuple[Op, ...]:
-    """Insert, after the last reader of each set of columns, the op that frees them."""
+    """Insert, after the last reader of each set of columns, the op that frees them; a loop frees its own."""
     by_readers: dict[tuple[str, ...], list[str]] = {}
     for call in live.calls:
         for column in sorted(live.columns[call.name]):
-            readers = tuple(live.readers(Origin(call.name, column)))
+            readers = outside_readers(live, Origin(call.name, column))
             by_readers.setdefault(readers, []).append(f"{call.name}.{column}")
     done: list[Op] = []
     for op in ops:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from dagrl.compiler import Machine
 from dagrl.data.metrics import Metrics
 from dagrl.executor.events import Event, Listener
-from dagrl.executor.layout import SourceRows
+from dagrl.executor.layout import Draw, SourceRows, no_more_rows
 from dagrl.executor.placement import Site
 from dagrl.executor.process_sets import ProcessSet
 from dagrl.executor.walk import Walk
@@ -41,9 +41,14 @@ class Executor:
             for one in planned
         }
 
-    def run(self, planned: Planned, step: int, sources: Mapping[str, SourceRows]) -> Metrics:
-        """Walk the plan once; the metrics of all its calls."""
-        return Walk(self.site, planned, step, sources, self.states[planned.pipeline.name], self.emit).run()
+    def run(self, planned: Planned, step: int, sources: Mapping[str, SourceRows], draw: Draw = no_more_rows) -> Metrics:
+        """Walk the plan once; the metrics of all its calls.
+
+        ``sources`` are the rows of every source that stands in no loop, and ``draw`` gives those of a loop's source for
+        its next round.
+        """
+        states = self.states[planned.pipeline.name]
+        return Walk(self.site, planned, step, sources, draw, states, self.emit).run()
 
     def export(self, group: str, url: str) -> None:
         """Write the trained model of a group in Hugging Face format."""

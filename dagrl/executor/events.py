@@ -66,6 +66,23 @@ class OpFinished(Event):
 
 
 @dataclass(frozen=True)
+class RoundStarted(Event):
+    """A loop begins a round of its ``ops``: number ``round`` of ``max_rounds`` at most.
+
+    ``groups_passed`` of the ``groups`` that it wants are there from the rounds before.
+    """
+
+    pipeline: str
+    step: int
+    loop: str
+    round: int
+    max_rounds: int
+    groups_passed: int
+    groups: int
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class OpProgressed(Event):
     """How far a rank is in a running op: ``done`` of ``total`` of its ``unit``, such as "rows" or "micro-batches"."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from dagrl.errors import DagrlError
 from dagrl.ops.balance import balanced_partition
 
 #: How much more than its share of the tokens a rank may hold before an update moves rows.
@@ -39,6 +40,24 @@ class SourceRows:
         """Consecutive prompts for each rank, the first ranks with one more where they do not divide."""
         parts = zip(self.positions.tensor_split(size), self.group_ids.tensor_split(size), strict=True)
         return tuple(SourceRows(*part) for part in parts)
+
+
+#: Asked for the next rows of a source, by the name of its call.
+Draw = Callable[[str], SourceRows]
+
+
+def no_more_rows(source: str) -> SourceRows:
+    """For a plan without loops: nobody draws.
+
+    Raises:
+        DagrlError: always.
+    """
+    raise DagrlError(f"`{source}` stands in a loop, and nothing says which rows its rounds read: pass `draw`")
+
+
+def joined(first: Layout, second: Layout) -> Layout:
+    """The rows of both, which lie on the same ranks: those of one round and of those before it."""
+    return Layout(first.where, tuple(torch.cat(rows) for rows in zip(first.rows, second.rows, strict=True)))
 
 
 def narrowed(layout: Layout, kept: Sequence[Int64[Tensor, " K"]]) -> Layout:

@@ -39,24 +39,28 @@ class MetricsByCall:
 
     def __init__(self, planned: Planned) -> None:
         self._prefixes = metric_prefixes(planned)
-        self._parts: dict[str, list[Metrics]] = {op.call: [] for op in planned.plan.runs}
+        self._parts: dict[str, Metrics] = {op.call: Metrics() for op in planned.plan.runs}
         self._reporters: dict[str, str] = {}
 
-    def add(self, call: str, metrics: Metrics) -> None:
-        """Keep what a call has reported.
+    def add(self, call: str, *parts: Metrics) -> None:
+        """Keep what a call has reported, its own metrics and others of it; a call in a loop reports in every round.
 
         Raises:
-            NodeError: when a name was reported already.
+            NodeError: when another call, or another part, reports a name too.
         """
-        named = Metrics({f"{self._prefixes[call]}{name}": metric for name, metric in metrics.items()})
-        for name in named:
-            if name in self._reporters:
-                first = self._reporters[name]
-                raise NodeError(f"`{call}` reports the metric `{name}`, which `{first}` reports already: rename it")
-            self._reporters[name] = call
-        self._parts[call].append(named)
+        prefix = self._prefixes[call]
+        seen: set[str] = set()
+        for part in parts:
+            named = Metrics({f"{prefix}{name}": metric for name, metric in part.items()})
+            for name in named:
+                first = self._reporters.setdefault(name, call)
+                if first != call or name in seen:
+                    what = f"`{call}` reports the metric `{name}`, which `{first}` reports already"
+                    raise NodeError(f"{what}: rename it")
+                seen.add(name)
+            self._parts[call] = self._parts[call].merge(named)
 
     def merged(self) -> Metrics:
         """All of them, in the order of the plan."""
-        values = {name: metric for parts in self._parts.values() for part in parts for name, metric in part.items()}
+        values = {name: metric for part in self._parts.values() for name, metric in part.items()}
         return Metrics(values)

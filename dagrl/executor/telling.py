@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from dagrl.compiler.plan import FreeOp, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, LoopOp, RunOp, SyncOp
 from dagrl.data.reported import RankMemory
 from dagrl.executor.events import (
     ColumnsFreed,
@@ -16,10 +16,12 @@ from dagrl.executor.events import (
     OpPrinted,
     OpProgressed,
     OpStarted,
+    RoundStarted,
     RowsSampled,
     WeightsSynced,
 )
 from dagrl.executor.process_sets import ProcessSet
+from dagrl.executor.rounds import Rounds
 from dagrl.workers.host import NodeReport
 
 
@@ -33,6 +35,12 @@ class Teller:
     def started(self, op: RunOp) -> None:
         """The op begins."""
         self._emit(OpStarted(time.time(), *self._walk, op.id))
+
+    def round_started(self, loop: LoopOp, rounds: Rounds) -> None:
+        """The next round of a loop begins."""
+        ops, passed = tuple(op.id for op in loop.ops), len(rounds.groups)
+        number = rounds.number + 1
+        self._emit(RoundStarted(time.time(), *self._walk, loop.id, number, loop.max_rounds, passed, loop.groups, ops))
 
     def progressed(self, op: RunOp, on: ProcessSet) -> None:
         """What the ranks that run the op have said of how far they are."""

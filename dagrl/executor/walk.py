@@ -8,14 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dagrl.compiler.plan import FreeOp, Op, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, LoopOp, Op, RunOp, SyncOp
 from dagrl.data.metrics import Metrics, Sum, merge_all
 from dagrl.errors import WorkerError
 from dagrl.executor.events import Listener
-from dagrl.executor.layout import Layout, SourceRows
+from dagrl.executor.layout import Draw, Layout, SourceRows
 from dagrl.executor.metric_names import MetricsByCall
 from dagrl.executor.placement import Placement, Site
 from dagrl.executor.process_sets import Pending, ProcessSet
+from dagrl.executor.rounds import Rounds
 from dagrl.executor.telling import Teller
 from dagrl.graph.pipeline import Call
 from dagrl.workers.frames import Rows
@@ -37,14 +38,17 @@ class _Running:
 
 
 @dataclass(frozen=True)
-class _Freeing:
-    op: FreeOp
+class _Tidying:
+    op: FreeOp | LoopOp
     on: ProcessSet
     pending: Pending
 
 
 class Walk:
-    """Walks one plan once; ``states`` are those of the calls, and change as it goes."""
+    """Walks one plan once; ``states`` are those of the calls, and change as it goes.
+
+    The rows of sources are given, those of a loop's source drawn round by round.
+    """
 
     def __init__(
         self,
@@ -52,17 +56,19 @@ class Walk:
         planned: Planned,
         step: int,
         sources: Mapping[str, SourceRows],
+        draw: Draw,
         states: dict[str, Any],
         emit: Listener,
     ) -> None:
         self.site, self.pipeline, self.plan = site, planned.pipeline, planned.plan
-        self.step, self.sources, self.states = step, sources, states
+        self.step, self.draw, self.states = step, draw, states
         self.tell = Teller(emit, self.plan.pipeline, step)
         self.metrics = MetricsByCall(planned)
         self.placement = Placement(site, planned, step, sources)
         self._waiting: list[Op] = list(self.plan.ops)
         self._running: dict[str, _Running] = {}
-        self._freeing: list[_Freeing] = []
+        self._tidying: list[_Tidying] = []
+        self._loops: dict[str, Rounds] = {}
         self._done: set[str] = set()
 
     def run(self) -> Metrics:
@@ -71,9 +77,9 @@ class Walk:
             while self._waiting or self._running:
                 self._start_ready()
                 self._finish_one()
-            self._finish_frees(self.site.deadline)
+            self._finish_tidying(self.site.deadline)
             self.tell.walked()
-            return self.metrics.merged()
+            return merge_all([self.metrics.merged(), *(rounds.metrics() for rounds in self._loops.values())])
         finally:
             for on in self.site.sets:
                 with suppress(WorkerError):  # a set that has failed is gone, columns and all
@@ -90,11 +96,14 @@ class Walk:
                     self._start_sync(op)
                 case FreeOp():
                     self._start_free(op)
+                case LoopOp():
+                    self._loops[op.id] = Rounds(op, self.placement.group_size(op.ops[0]))
+                    self._start_round(self._loops[op.id])
 
     def _can_start(self, op: Op) -> bool:
         if not self._done.issuperset(op.after):
             return False
-        return isinstance(op, FreeOp) or self.site.by_pool[op.pool].name not in self._running
+        return isinstance(op, FreeOp | LoopOp) or self.site.by_pool[op.pool].name not in self._running
 
     def _start_call(self, op: RunOp, call: Call) -> None:
         self.tell.started(op)
@@ -115,7 +124,7 @@ class Walk:
         """What each rank is asked to do; None where it takes no part."""
         name, state = self.plan.pipeline, self.states.get(op.call)
         if op.source == op.call:
-            parts = self.sources[op.call].split(len(layout.rows))
+            parts = self.placement.round_of(op.call).split(len(layout.rows))
             return [(NodeTask(name, op.id, self.step, part.group_ids, part.positions, state=state),) for part in parts]
         arrivals = self.placement.send(op, layout)
         cut_anew = call.contract.split in ("batch", "minibatch") and len(layout.rows) > 1
@@ -139,10 +148,33 @@ class Walk:
         holders = [self.placement.holder(column.rsplit(".", 1)[0]) for column in op.columns]
         for on in {on.name: on for on in holders if on is not None}.values():
             arguments = [(self.plan.pipeline, op.columns)] * on.size
-            self._freeing.append(_Freeing(op, on, on.call("free", arguments)))
+            self._tidying.append(_Tidying(op, on, on.call("free", arguments)))
         self._done.add(op.id)
         self.placement.forget(self._done)
-        self._finish_frees(0.0)
+        self._finish_tidying(0.0)
+
+    def _start_round(self, rounds: Rounds) -> None:
+        """Put the ops of a loop before all others that wait."""
+        loop = rounds.op
+        rows = self.draw(loop.source)
+        self.tell.round_started(loop, rounds)
+        rounds.begin(len(rows.positions))
+        self.placement.begin_round(loop, rows)
+        self._done.difference_update(op.id for op in loop.ops)
+        self._waiting[:0] = loop.ops
+
+    def _end_round(self, rounds: Rounds) -> None:
+        """After the last op of a round: another one, or what the loop has brought stands."""
+        loop = rounds.op
+        rounds.passed, pending = self.placement.end_round(loop)
+        if rounds.is_over:
+            pending += self.placement.end_loop(loop, rounds.kept())
+            rounds.warn_if_short(self.step)
+            self._done.add(loop.id)
+        else:
+            self._start_round(rounds)
+        self._tidying += [_Tidying(loop, on, each) for on, each in pending]
+        self._finish_tidying(0.0)
 
     def _finish_one(self) -> None:
         """Wait until one of the running ops is over."""
@@ -191,8 +223,8 @@ class Walk:
         """Note where the op's rows lie, its metrics and its state."""
         self.placement.wrote(op, layout, reports)
         self.placement.send_ahead(op)
-        self.metrics.add(op.call, merge_all(report.metrics for report in reports))
-        self.metrics.add(op.call, merge_all(report.statistics for report in reports))
+        statistics = merge_all(report.statistics for report in reports)
+        self.metrics.add(op.call, merge_all(report.metrics for report in reports), statistics)
         if op.call in self.states:  # checked here, where the user's modules are
             check_state(op.call, reports[0].state, type(self.states[op.call]))
             self.states[op.call] = reports[0].state
@@ -200,18 +232,34 @@ class Walk:
     def _end_call(self, op: RunOp, reports: Sequence[NodeReport], started: float, sent_bytes: int) -> None:
         self.tell.finished(op, reports, time.perf_counter() - started, sent_bytes)
         self._done.add(op.id)
+        rounds = self._rounds_of(op)
+        if rounds is not None and self._done.issuperset(inner.id for inner in rounds.op.ops):
+            self._end_round(rounds)
+
+    def _rounds_of(self, op: RunOp | SyncOp) -> Rounds | None:
+        """The loop that an op stands in."""
+        return next(
+            (rounds for rounds in self._loops.values() if any(op.id == inner.id for inner in rounds.op.ops)), None
+        )
 
     def _fail(self, op: RunOp | SyncOp, error: Exception) -> None:
         name, at = self.plan.pipeline, f" ({op.at})" if isinstance(op, RunOp) else ""
         self.tell.failed(op, error)
-        kind = "node" if isinstance(op, RunOp) else "op"
-        error.add_note(f"in {kind} `{op.id}`{at} of pipeline `{name}`, step {self.step}")
+        kind, rounds = "node" if isinstance(op, RunOp) else "op", self._rounds_of(op)
+        when = f"step {self.step}" if rounds is None else f"step {self.step}, round {rounds.number} of `{rounds.op.id}`"
+        error.add_note(f"in {kind} `{op.id}`{at} of pipeline `{name}`, {when}")
         raise error
 
-    def _finish_frees(self, seconds: float) -> None:
+    def _finish_tidying(self, seconds: float) -> None:
         """Tell of the columns that are gone by now, or within that time."""
-        for each in list(self._freeing):
+        for each in list(self._tidying):
             if each.on.first_done([each.pending], seconds) is None:
                 return
-            self._freeing.remove(each)
-            self.tell.freed(each.op, sum(each.pending.results()))
+            self._tidying.remove(each)
+            try:
+                results = each.pending.results()
+            except Exception as error:
+                error.add_note(f"after `{each.op.id}` of pipeline `{self.plan.pipeline}`, step {self.step}")
+                raise
+            if isinstance(each.op, FreeOp):
+                self.tell.freed(each.op, sum(results))

@@ -6,6 +6,7 @@ Never tensors, processes or files: a graph is data that the compiler reads.
 from dagrl.graph.losses import Loss, LossTerms, loss
 from dagrl.graph.node import Node, node
 from dagrl.graph.pipeline import Edge, Pipeline
+from dagrl.graph.refill import refill
 from dagrl.graph.roles import LossColumns, Policy
 from dagrl.graph.specs import ModelSpec, ResourcePool, WorkerGroup, adamw, policy
 
@@ -24,4 +25,5 @@ __all__ = [
     "loss",
     "node",
     "policy",
+    "refill",
 ]

@@ -103,9 +103,19 @@ class Edge:
         raise TypeError(f"the edge from `{self.call}` cannot be unpacked: pass it whole, or narrow it with `only`")
 
 
+@dataclass(frozen=True)
+class Refill:
+    """A block of calls, repeated until ``groups`` groups have passed its filters or ``max_rounds`` rounds are over."""
+
+    name: str
+    groups: int
+    max_rounds: int
+    at: Location
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One use of a node in a pipeline."""
+    """One use of a node in a pipeline; ``loop`` names the `refill` block that it stands in."""
 
     name: str
     node: Node[..., Any]
@@ -115,6 +125,7 @@ class Call:
     state: Any
     at: Location
     index: int
+    loop: str | None = None
 
     @property
     def contract(self) -> NodeContract:
@@ -167,6 +178,8 @@ class Pipeline:
         self.is_complete = False
         self.problems: list[Problem] = []
         self.graph: nx.DiGraph[str] = nx.DiGraph()
+        self.loops: dict[str, Refill] = {}
+        self._loop: str | None = None
         self._token: Token[Pipeline | None] | None = None
         opened = _OPENED.get()
         if opened is not None:
@@ -185,6 +198,26 @@ class Pipeline:
         """The calls that a call descends from, in file order."""
         found = nx.ancestors(self.graph, name)
         return tuple(call for call in self.calls if call.name in found)
+
+    def calls_in(self, loop: str) -> tuple[Call, ...]:
+        """The calls of a `refill` block, in file order."""
+        return tuple(call for call in self.calls if call.loop == loop)
+
+    @contextmanager
+    def looping(self, groups: int, max_rounds: int, at: Location) -> Generator[None]:
+        """Record the calls that are made meanwhile as those of a `refill` block; one inside another is a problem."""
+        if self._loop is not None:
+            outer = self.loops[self._loop].at
+            self.report(f"`refill` stands inside the `refill` at {outer}.", at=at, fix="put them one after the other")
+            yield
+            return
+        name = self._free_name("refill")
+        self.loops[name] = Refill(name, groups, max_rounds, at)
+        self._loop = name
+        try:
+            yield
+        finally:
+            self._loop = None
 
     def __enter__(self) -> Pipeline:
         outer = _ACTIVE.get()
@@ -220,7 +253,8 @@ class Pipeline:
                 at=at,
                 fix=f"pass its first value: `state={contract.state.__name__}(...)`",
             )
-        call = Call(name, node, edges, self._one_group(contract, groups, at), options, state, at, len(self.graph))
+        group = self._one_group(contract, groups, at)
+        call = Call(name, node, edges, group, options, state, at, len(self.graph), self._loop)
         self.graph.add_node(name, call=call)
         self.graph.add_edges_from((edge.call, name) for edge in edges)
         return Edge(self, name, {write.name: write.name for write in contract.writes})
@@ -232,10 +266,17 @@ class Pipeline:
         elif explicit is not None and explicit in self.graph:
             other = self.call(explicit).at
             self.report(f"two calls are named `{explicit}`; the other is at {other}.", at=at, fix="rename one of them")
+        elif explicit is not None and explicit in self.loops:
+            other = self.loops[explicit].at
+            self.report(f"a call is named as the `refill` block at {other}.", at=at, fix="give another name")
         elif explicit is not None:
             return explicit
+        return self._free_name(base)
+
+    def _free_name(self, base: str) -> str:
+        """The name, or with a number behind it where it is taken by a call or a block."""
         name, number = base, 2
-        while name in self.graph:
+        while name in self.graph or name in self.loops:
             name, number = f"{base}#{number}", number + 1
         return name
 

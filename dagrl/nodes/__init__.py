@@ -22,7 +22,7 @@ from dagrl.nodes.advantage import (
     stack_rewards,
     whiten_advantages,
 )
-from dagrl.nodes.filters import short_prompts
+from dagrl.nodes.filters import mixed_groups, short_prompts
 from dagrl.nodes.generate import Rollout, generate
 from dagrl.nodes.kl_penalty import KlCoefficient, KlPenalized, adaptive_kl_penalty, kl_penalty
 from dagrl.nodes.logprob import old_logprob, ref_logprob
@@ -76,6 +76,7 @@ __all__ = [
     "length_penalty",
     "low_drift",
     "maxrl_advantage",
+    "mixed_groups",
     "old_logprob",
     "opo_advantage",
     "otb_advantage",

@@ -1,4 +1,4 @@
-"""Which rows of the data a step reads: a function of the seed and the step alone."""
+"""Which rows of the data a step reads: the next batches of an order that the seed decides."""
 
 from dataclasses import dataclass
 
@@ -23,15 +23,29 @@ class ShuffledOrder:
         """Whole batches in the data."""
         return self.num_rows // self.batch_size
 
-    def rows(self, step: int) -> SourceRows:
-        """What step ``step`` (0-based) reads; group ids number the prompts of the whole run."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+    def rows(self, batch: int) -> SourceRows:
+        """Batch number ``batch`` (0-based); group ids number the prompts of the whole run."""
+        epoch, place = divmod(batch, self.steps_per_epoch)
         start = place * self.batch_size
         positions = self._permutation(epoch)[start : start + self.batch_size]
-        return SourceRows(positions, step * self.batch_size + torch.arange(self.batch_size))
+        return SourceRows(positions, batch * self.batch_size + torch.arange(self.batch_size))
 
     def _permutation(self, epoch: int) -> Int64[Tensor, " M"]:
         return hash_ids(key_of(self.seed, "data", epoch), torch.arange(self.num_rows)).argsort()
+
+
+@dataclass
+class DataStream:
+    """An order, and how many of its batches the run has drawn: one a step, or in a `refill` block one a round."""
+
+    order: ShuffledOrder
+    drawn: int = 0
+
+    def draw(self) -> SourceRows:
+        """The next batch."""
+        rows = self.order.rows(self.drawn)
+        self.drawn += 1
+        return rows
 
 
 def walk_in_order(num_rows: int, batch_size: int) -> list[SourceRows]:

@@ -29,7 +29,7 @@ from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.states import STATE_FIX, state_faults
 from dagrl.storage.checkpoints import Checkpoint, Checkpoints, newest_step
 from dagrl.storage.run_folder import CHECKPOINTS, MODEL, RunFolder, is_private
-from dagrl.trainer.data_order import NO_ROWS, ShuffledOrder, walk_in_order
+from dagrl.trainer.data_order import NO_ROWS, DataStream, ShuffledOrder, walk_in_order
 from dagrl.trainer.records import Record, RunResult, Start
 from dagrl.trainer.same_run import check_same_run, describe_run
 from dagrl.trainer.stopping import StopRequest
@@ -93,6 +93,7 @@ def run(
         executor = runtime.start(planned, seed=seed, total_steps=num_steps)
         try:
             start = Start(out, num_steps, found.step if found is not None else None, again=not folder.is_new)
+            streams = _streams(orders, found)
             if found is not None:
                 executor.load_state(found.open_part, found.names)
             folder.make()
@@ -103,7 +104,7 @@ def run(
             if on_start is not None:
                 on_start(start)
             saver = _Saver(saving, checkpoints, description, found)
-            loop = _Loop(planned, executor, orders, folder, start, saver, stop, on_record, between_steps)
+            loop = _Loop(planned, executor, streams, folder, start, saver, stop, on_record, between_steps)
             if on_event is not None:
                 executor.subscribe(on_event)
             return loop.run()
@@ -165,6 +166,14 @@ def _training_orders(planned: Planned, seed: int) -> dict[str, ShuffledOrder]:
     return orders
 
 
+def _streams(orders: Mapping[str, ShuffledOrder], found: Checkpoint | None) -> dict[str, DataStream]:
+    """The data of each source from where the run is; a checkpoint that does not say is of one batch a step."""
+    if found is None:
+        return {name: DataStream(order) for name, order in orders.items()}
+    drawn = found.state["drawn"] if "drawn" in found.state else dict.fromkeys(orders, found.step)
+    return {name: DataStream(order, drawn[name]) for name, order in orders.items()}
+
+
 def _rows(call: Call) -> PromptRows:
     """The data of a source; ``test_share`` is an option that a source of one's own need not have."""
     options = call.options
@@ -191,11 +200,11 @@ class _Saver:
         """Whether there is a checkpoint of the step."""
         return self.newest is not None and self.newest.step == step
 
-    def save(self, step: int, executor: Executor, folder: RunFolder) -> CheckpointSaved:
-        """Save everything after ``step``; complete when this returns."""
+    def save(self, step: int, executor: Executor, folder: RunFolder, drawn: Mapping[str, int]) -> CheckpointSaved:
+        """Save everything after ``step``, and how much of the data is drawn; complete when this returns."""
         started = time.perf_counter()
         parts = executor.save_state(self._checkpoints.begin(step))
-        state = {"run": self._description, "lines": folder.cut()}
+        state = {"run": self._description, "lines": folder.cut(), "drawn": dict(drawn)}
         self.newest = self._checkpoints.publish(step, parts, state)
         num_bytes = sum(part.bytes for part in parts)
         return CheckpointSaved(time.time(), step, time.perf_counter() - started, num_bytes)
@@ -206,7 +215,7 @@ class _Loop:
         self,
         planned: Sequence[Planned],
         executor: Executor,
-        orders: Mapping[str, ShuffledOrder],
+        streams: Mapping[str, DataStream],
         folder: RunFolder,
         start: Start,
         saver: _Saver,
@@ -216,7 +225,7 @@ class _Loop:
     ) -> None:
         self.training, *self.evaluations = planned
         self.executor = executor
-        self.orders = orders
+        self.streams = streams
         self.folder = folder
         self.start = start
         self.saver = saver
@@ -272,11 +281,16 @@ class _Loop:
             self._between_steps(self._emit)
 
     def _save(self) -> None:
-        self._emit(self.saver.save(self.step, self.executor, self.folder))
+        drawn = {name: stream.drawn for name, stream in self.streams.items()}
+        self._emit(self.saver.save(self.step, self.executor, self.folder, drawn))
 
     def _train(self, step: int) -> None:
-        sources = {name: order.rows(step - 1) for name, order in self.orders.items()}
+        looped = {loop.source for loop in self.training.plan.loops}
+        sources = {name: stream.draw() for name, stream in self.streams.items() if name not in looped}
         self._record(self.training, step, [sources])
+
+    def _draw(self, source: str) -> SourceRows:
+        return self.streams[source].draw()
 
     def _evaluate(self, step: int) -> None:
         for one in self.evaluations:
@@ -291,7 +305,7 @@ class _Loop:
         self._emit(StepStarted(time.time(), name, step))
         started = time.perf_counter()
         self._op_seconds = {}
-        metrics: Metrics = merge_all(self.executor.run(planned, step, sources) for sources in batches)
+        metrics: Metrics = merge_all(self.executor.run(planned, step, sources, self._draw) for sources in batches)
         seconds = time.perf_counter() - started
         record = Record(name, step, metrics.numbers(), seconds, self._op_seconds)
         self.records.append(record)

@@ -71,7 +71,8 @@ def _pipeline(planned: Planned) -> dict[str, Any]:
         }
         for op in planned.plan.runs
     }
-    return {"every": planned.pipeline.every, "calls": calls}
+    loops = {op.id: {"groups": op.groups, "max_rounds": op.max_rounds} for op in planned.plan.loops}
+    return {"every": planned.pipeline.every, "calls": calls, **({"loops": loops} if loops else {})}
 
 
 def _model(spec: ModelSpec) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dagrl.compiler.plan import FreeOp, Plan, SyncOp
+from dagrl.compiler.plan import FreeOp, LoopOp, Op, Plan, SyncOp
 from dagrl.tui.walk_state import Walk
 
 #: Clocks of different events differ a little.
@@ -49,7 +49,7 @@ def step_time(walk: Walk, plan: Plan) -> StepTime:
     seconds = walk.seconds if walk.seconds is not None else _extent(spans)
     path, path_seconds, slack = longest_path({op: span.seconds for op, span in spans.items()}, needs_of(plan))
     busy = covered(list(spans.values()))
-    others = {op.pool for op in plan.ops if not isinstance(op, FreeOp) and op.id in slack and spans[op.id].seconds > 0}
+    others = {pool for op in plan.ops if op.id in slack and spans[op.id].seconds > 0 for pool in _pools(op)}
     turns, between = max(0.0, busy - path_seconds), max(0.0, seconds - busy)
     return StepTime(seconds, path, path_seconds, slack, turns, tuple(sorted(others)), between)
 
@@ -75,7 +75,7 @@ def best_to_halve(spans: Mapping[str, Span], plan: Plan) -> tuple[str | None, fl
 
 
 def spans_of(walk: Walk, plan: Plan) -> dict[str, Span]:
-    """When each op of the plan ran, in the plan's order; without those that did not run."""
+    """When each op of the plan ran, in the plan's order, a loop as one; without those that did not run."""
     spans: dict[str, Span] = {}
     syncs = list(walk.syncs)
     for op in plan.ops:
@@ -84,11 +84,27 @@ def spans_of(walk: Walk, plan: Plan) -> dict[str, Span]:
             if sync is not None:
                 syncs.remove(sync)
                 spans[op.id] = Span(sync.started_at, sync.ended_at)
+        elif isinstance(op, LoopOp):
+            loop = walk.loops.get(op.id)
+            ends = [run.ended_at for inner in op.ops if (run := walk.run_of(inner.id)) and run.ended_at is not None]
+            if loop is not None and ends:
+                spans[op.id] = Span(loop.started_at, max(ends))
         elif not isinstance(op, FreeOp):
             run = walk.run_of(op.id)
             if run is not None and run.ended_at is not None:
                 spans[op.id] = Span(run.ended_at - run.seconds, run.ended_at)
     return spans
+
+
+def _pools(op: Op) -> list[str]:
+    """The pools that run an op."""
+    match op:
+        case FreeOp():
+            return []
+        case LoopOp():
+            return [inner.pool for inner in op.ops]
+        case _:
+            return [op.pool]
 
 
 def needs_of(plan: Plan) -> dict[str, tuple[str, ...]]:

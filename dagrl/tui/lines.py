@@ -28,6 +28,7 @@ _SHOWN = (
     ("entropy", "actor/entropy", ".3f"),
     ("len", "response_length/mean", ".1f"),
     ("gap", "rollout/logprob_gap", ".4f"),
+    ("rounds", "refill/rounds", ".0f"),
 )
 _SLOWEST = 3
 _REWARD = "reward/mean"

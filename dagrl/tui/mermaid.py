@@ -7,6 +7,7 @@ from dagrl.tui.step_graph import StepGraph, StepNode, alias_notes
 from dagrl.tui.text import cut, safe
 
 _MOST_CELLS = 60
+_SHAPES = {"run": ("[", "]"), "sync": ("([", "])"), "loop": ("{{", "}}")}
 #: Characters that Mermaid or the HTML it makes give a meaning, even inside quotes.
 _ENTITIES = str.maketrans({character: f"#{ord(character)};" for character in '#"`&<>\\*~'})
 
@@ -42,7 +43,8 @@ def _pipeline(prefix: str, plan: Plan) -> Iterator[str]:
 def _node(ids: dict[str, str], node: StepNode) -> str:
     where = f"<br/>{_escaped(node.group)}" if node.group is not None and node.kind == "run" else ""
     label = f'"{_escaped(node.name)}{where}"'
-    return f"{ids[node.id]}([{label}])" if node.kind == "sync" else f"{ids[node.id]}[{label}]"
+    left, right = _SHAPES[node.kind]
+    return f"{ids[node.id]}{left}{label}{right}"
 
 
 def _escaped(text: str) -> str:

@@ -10,7 +10,7 @@ from dagrl.tui.run_info import RunInfo
 from dagrl.tui.state import RunState
 from dagrl.tui.step_graph import StepGraph, StepNode
 from dagrl.tui.text import safe
-from dagrl.tui.walk_state import OpRun, Progress, Walk
+from dagrl.tui.walk_state import Loop, OpRun, Progress, Walk
 
 #: Stalled is what runs for so many times as long as usual, and for so many seconds at least.
 STALLED_TIMES = 3.0
@@ -67,7 +67,7 @@ def waiting_for(statuses: Mapping[str, NodeStatus], name: str) -> list[str]:
 def _status(
     node: StepNode, graph: StepGraph, done: set[str], state: RunState, walk: Walk | None, now: float
 ) -> NodeStatus:
-    name = safe(node.name)
+    name = _shown_name(node, walk)
     run = walk.run_of(node.id) if walk is not None else None
     if walk is not None and run is not None:
         return _of_run(node.id, run, state, walk, now, name)
@@ -76,6 +76,8 @@ def _status(
         return NodeStatus(name, "done", usual=usual)
     if walk is None or walk.seconds is not None or state.outcome is not None:
         return NodeStatus(name, "waiting", usual=usual)
+    if node.kind == "loop" and node.id in walk.loops:
+        return _of_loop(name, walk.loops[node.id], now)
     missing = tuple(_name(graph, parent) for parent in graph.parents[node.id] if parent not in done)
     if missing:
         waits_for_all = len(missing) == len(graph.parents[node.id])
@@ -84,6 +86,18 @@ def _status(
     if holder is None and node.kind == "sync":
         return NodeStatus(name, "running", usual=usual)
     return NodeStatus(name, "queued", usual=usual, turn_of=safe(holder.name) if holder is not None else None)
+
+
+def _shown_name(node: StepNode, walk: Walk | None) -> str:
+    """The name, of a loop with the round that it is in."""
+    loop = walk.loops.get(node.id) if walk is not None else None
+    return safe(node.name) if loop is None else f"{safe(node.name)} {loop.round}/{loop.max_rounds}"
+
+
+def _of_loop(name: str, loop: Loop, now: float) -> NodeStatus:
+    """A loop while a round runs: how many groups the rounds before have brought."""
+    passed = Progress(loop.groups_passed, loop.groups, "groups")
+    return NodeStatus(name, "running", max(0.0, now - loop.started_at), progress=passed)
 
 
 def _name(graph: StepGraph, node: str) -> str:
@@ -126,11 +140,17 @@ def _slowest(run: OpRun) -> str:
 def _is_done(node: StepNode, walk: Walk | None, graph: StepGraph) -> bool:
     if walk is None:
         return False
+    if node.kind == "loop":
+        return node.id in walk.loops and all(_has_run(op, walk) for op in walk.loops[node.id].ops)
     if node.kind == "run":
-        run = walk.run_of(node.id)
-        return run is not None and run.state == "done"
+        return _has_run(node.id, walk)
     earlier = [each.id for each in graph.nodes if each.kind == "sync" and each.group == node.group]
     return sum(sync.group == node.group for sync in walk.syncs) > earlier.index(node.id)
+
+
+def _has_run(op: str, walk: Walk) -> bool:
+    run = walk.run_of(op)
+    return run is not None and run.state == "done"
 
 
 def _is_running(node: StepNode, walk: Walk) -> bool:

@@ -3,6 +3,7 @@
 from rich.text import Text
 
 from dagrl.compiler.plan import Plan
+from dagrl.errors import counted
 from dagrl.tui.box_drawing import draw
 from dagrl.tui.step_graph import StepGraph, StepNode, alias_notes, pool_headings
 from dagrl.tui.text import cells, cut, safe
@@ -12,8 +13,8 @@ _MOST_LINES = 60
 _MOST_CELLS = 24
 _NAME = "bold"
 _DETAIL = "dim"
-#: By what a node does: changes weights, runs a model, brings weights to another engine, or none of it.
-_STYLES = {"train": "magenta", "model": "cyan", "sync": "yellow", "plain": ""}
+#: By what a node does: changes weights, runs a model, brings weights to another engine, repeats others, none of it.
+_STYLES = {"train": "magenta", "model": "cyan", "sync": "yellow", "loop": "yellow", "plain": ""}
 
 
 def plan_drawing(plan: Plan, width: int) -> list[Text]:
@@ -33,6 +34,10 @@ def _label(node: StepNode) -> list[Text]:
     if node.kind == "run" and node.group is not None:
         lines.append(Text(cut(safe(node.group), _MOST_CELLS), _DETAIL))
         lines.append(Text(_weights(node), _DETAIL))
+    if node.kind == "loop":
+        groups, rounds = node.limits
+        lines.append(Text(counted(groups, "group"), _DETAIL))
+        lines.append(Text(f"max {counted(rounds, 'round')}", _DETAIL))
     return lines
 
 
@@ -48,6 +53,6 @@ def _version(version: int) -> str:
 
 
 def _kind(node: StepNode) -> str:
-    if node.kind == "sync":
-        return "sync"
+    if node.kind in ("sync", "loop"):
+        return node.kind
     return "train" if node.mutates else "plain" if node.group is None else "model"

@@ -18,6 +18,7 @@ from dagrl.executor.events import (
     OpPrinted,
     OpProgressed,
     OpStarted,
+    RoundStarted,
     RowsSampled,
     RunContinued,
     RunFinished,
@@ -164,6 +165,9 @@ class RunState:
     def _op_started(self, event: OpStarted) -> None:
         self._walk_of(event).op_started(event)
 
+    def _round_started(self, event: RoundStarted) -> None:
+        self._walk_of(event).round_started(event)
+
     def _op_progressed(self, event: OpProgressed) -> None:
         self._walk_of(event).op_progressed(event)
 
@@ -215,7 +219,10 @@ class RunState:
         self.step_done = event.steps_done
         self.paused = False
 
-    def _walk_of(self, event: StepFinished | OpStarted | OpFinished | OpProgressed | OpFailed | WeightsSynced) -> Walk:
+    def _walk_of(
+        self,
+        event: StepFinished | OpStarted | OpFinished | OpProgressed | OpFailed | RoundStarted | WeightsSynced,
+    ) -> Walk:
         """The walk that the event is of: the running one, or a new one where its start was not told."""
         walk = self.walk
         if walk is None or walk.pipeline != event.pipeline or walk.step != event.step:
@@ -228,6 +235,7 @@ class RunState:
         StepFinished: _step_finished,
         OpStarted: _op_started,
         OpProgressed: _op_progressed,
+        RoundStarted: _round_started,
         OpFinished: _op_finished,
         OpFailed: _op_failed,
         OpPrinted: _op_printed,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Self
 
-from dagrl.compiler.plan import FreeOp, Op, Plan, PoolPlan, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, LoopOp, Op, Plan, PoolPlan, RunOp, SyncOp, opened
 from dagrl.errors import counted
 from dagrl.tui.text import cut, safe
 
@@ -16,12 +16,13 @@ _NAME_CELLS = 40
 class StepNode:
     """An op of the step; ``name`` is as the plan has it, ``writes`` counts its columns.
 
-    ``syncs`` are groups whose rollout weights are brought up to date right after it, with no op of the step waiting.
+    ``syncs`` are groups whose rollout weights are brought up to date right after it, with no op of the step waiting. A
+    loop stands behind the nodes of its rounds: it is what later nodes wait for; ``limits`` are its groups and rounds.
     """
 
     id: str
     name: str
-    kind: Literal["run", "sync"]
+    kind: Literal["run", "sync", "loop"]
     pool: str
     group: str | None = None
     needs: str | None = None
@@ -29,6 +30,7 @@ class StepNode:
     mutates: bool = False
     writes: int = 0
     syncs: tuple[str, ...] = ()
+    limits: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,13 @@ class StepGraph:
     @classmethod
     def from_plan(cls, plan: Plan) -> Self:
         """The graph of the plan's ops; what frees columns is left out, so is a sync that no op waits for."""
-        awaited = {parent for op in plan.ops for parent in op.after if not isinstance(op, FreeOp)}
-        shown = [op for op in plan.ops if isinstance(op, RunOp) or (isinstance(op, SyncOp) and op.id in awaited)]
-        folded = [op for op in plan.ops if isinstance(op, SyncOp) and op.id not in awaited]
+        ops = tuple(opened(plan.ops))
+        awaited = {parent for op in ops for parent in op.after if not isinstance(op, FreeOp)}
+        shown = [op for op in ops if isinstance(op, RunOp | LoopOp) or (isinstance(op, SyncOp) and op.id in awaited)]
+        folded = [op for op in ops if isinstance(op, SyncOp) and op.id not in awaited]
         return cls(
             nodes=tuple(_node(op, folded) for op in shown),
-            edges=tuple(_needed_edges(plan.ops, {op.id for op in shown})),
+            edges=tuple(_needed_edges(ops, {op.id for op in shown})),
             pools=plan.pools,
             groups=tuple((group.name, group.pool) for group in plan.groups),
             aliased=tuple((call, _provider(plan, reason)) for call, reason in plan.aliased.items()),
@@ -100,7 +103,9 @@ def _short(name: str) -> str:
     return cut(safe(name), _NAME_CELLS)
 
 
-def _node(op: RunOp | SyncOp, folded: list[SyncOp]) -> StepNode:
+def _node(op: RunOp | SyncOp | LoopOp, folded: list[SyncOp]) -> StepNode:
+    if isinstance(op, LoopOp):
+        return StepNode(op.id, op.id, "loop", op.ops[-1].pool, limits=(op.groups, op.max_rounds))
     if isinstance(op, SyncOp):
         return StepNode(op.id, f"sync {op.group}", "sync", op.pool, op.group, version=op.version)
     syncs = tuple(sync.group for sync in folded if op.id in sync.after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dagrl.executor.events import OpFailed, OpFinished, OpProgressed, OpStarted, WeightsSynced
+from dagrl.executor.events import OpFailed, OpFinished, OpProgressed, OpStarted, RoundStarted, WeightsSynced
 from dagrl.tui.formats import is_number
 
 #: Ops of one walk that are kept; a plan has fewer, a damaged log may not.
@@ -43,6 +43,18 @@ class Sync:
     ended_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The present round of a loop, and when the first one began."""
+
+    started_at: float
+    round: int
+    max_rounds: int
+    groups_passed: int
+    groups: int
+    ops: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Walk:
     """A walk: of which pipeline and step, and what its ops did; ``seconds`` once it is over."""
@@ -52,6 +64,7 @@ class Walk:
     started_at: float
     ops: dict[str, OpRun] = field(default_factory=dict[str, OpRun])
     syncs: list[Sync] = field(default_factory=list[Sync])
+    loops: dict[str, Loop] = field(default_factory=dict[str, Loop])
     seconds: float | None = None
     ended_at: float | None = None
     batch: int = 1
@@ -63,9 +76,24 @@ class Walk:
             self.batch += 1
             self.begun.clear()
             self.syncs.clear()
+            self.loops.clear()
         run = self._run(event.op, event.at)
         run.started_at, run.state, run.ended_at = event.at, "running", None
         run.progress.clear()
+
+    def round_started(self, event: RoundStarted) -> None:
+        """A loop begins a round, in which none of its ops has run yet."""
+        self.begun.difference_update(event.ops)
+        known = self.loops.get(event.loop)
+        if known is not None or len(self.loops) < _MOST_OPS:
+            self.loops[event.loop] = Loop(
+                event.at if known is None else known.started_at,
+                event.round,
+                event.max_rounds,
+                event.groups_passed,
+                event.groups,
+                event.ops,
+            )
 
     def op_finished(self, event: OpFinished) -> None:
         """An op is done."""

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dagrl.compiler.plan import Input, RunOp
+from dagrl.compiler.plan import Input, LoopOp, RunOp
 from dagrl.data.columns import DTYPES, PAD_SIDES, ColumnType, pad_value
 from dagrl.data.join import Widths, intersect_rows, repad, select_rows, take
 from dagrl.data.proto import DataProto
@@ -33,6 +33,11 @@ class Rows:
         index = select_rows(self.row_ids, row_ids)
         return self if index is None else Rows(row_ids, self.group_ids[index])
 
+    def among(self, row_ids: Int64[Tensor, " M"]) -> Rows:
+        """The rows that are among these, in their order here."""
+        found = torch.isin(self.row_ids, row_ids)
+        return Rows(self.row_ids[found], self.group_ids[found])
+
     def __len__(self) -> int:
         return len(self.row_ids)
 
@@ -52,6 +57,7 @@ class Frames:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._shards: dict[str, Shard] = {}
+        self._aside: dict[str, list[Shard]] = {}
 
     def put(self, call: str, rows: Rows, widths: Widths, columns: Columns) -> None:
         """Keep what a call has written."""
@@ -97,10 +103,39 @@ class Frames:
             freed += sum(tensor.nbytes for tensor in gone.batch.values()) if gone.batch is not None else 0
         return freed
 
+    def end_round(self, loop: LoopOp, passed: Int64[Tensor, " K"]) -> None:
+        """Set aside what the loop keeps of the rows that have passed; all else of its round is let go."""
+        for call, columns in _kept_columns(loop).items():
+            if call in self._shards:
+                self._aside.setdefault(call, []).append(self._passed(call, columns, passed))
+        for op in loop.ops:
+            self._shards.pop(op.call, None)
+
+    def end_loop(self, loop: LoopOp, kept: Int64[Tensor, " K"]) -> None:
+        """Have those rows of all rounds stand as what the calls have written, and as what the loop lets pass."""
+        for call, columns in _kept_columns(loop).items():
+            if call in self._aside:
+                self._join_rounds(call, columns, kept)
+        if loop.source in self._shards:
+            self.put(loop.id, self._shards[loop.source].rows, Widths(0, 0), {})
+
+    def _passed(self, call: str, columns: Sequence[str], passed: Int64[Tensor, " K"]) -> Shard:
+        shard = self._shards[call]
+        rows = shard.rows.among(passed)
+        return self.cut(call, columns, rows.row_ids) if columns else Shard(rows, shard.widths, DataProto())
+
+    def _join_rounds(self, call: str, columns: Sequence[str], kept: Int64[Tensor, " K"]) -> None:
+        pieces = self._aside.pop(call)
+        rows = _all_rows(pieces).among(kept)
+        widest = Widths(max(piece.widths.P for piece in pieces), max(piece.widths.T for piece in pieces))
+        types = {name: self._pipeline.call(call).column_type(name) for name in columns}
+        self.put(call, rows, widest, {name: _column(pieces, name, kind, rows, widest) for name, kind in types.items()})
+
     @property
     def num_bytes(self) -> int:
         """Those of the tensors that are here."""
-        batches = [shard.data.batch for shard in self._shards.values()]
+        shards = [*self._shards.values(), *(shard for rounds in self._aside.values() for shard in rounds)]
+        batches = [shard.data.batch for shard in shards]
         return sum(tensor.nbytes for batch in batches if batch is not None for tensor in batch.values())
 
     def _type(self, read: Input) -> ColumnType:
@@ -109,6 +144,19 @@ class Frames:
     def _pieces(self, call: str, arrivals: Arrivals) -> list[Shard]:
         here = [self._shards[call]] if call in self._shards else []
         return [*here, *arrivals.get(call, ())]
+
+
+def _kept_columns(loop: LoopOp) -> dict[str, list[str]]:
+    """What a loop keeps of each call; of its source also if that is the rows alone."""
+    kept: dict[str, list[str]] = {loop.source: []}
+    for name in loop.keeps:
+        call, column = name.rsplit(".", 1)
+        kept.setdefault(call, []).append(column)
+    return kept
+
+
+def _all_rows(pieces: Sequence[Shard]) -> Rows:
+    return Rows(torch.cat([p.rows.row_ids for p in pieces]), torch.cat([p.rows.group_ids for p in pieces]))
 
 
 def _selected(data: DataProto, columns: Sequence[str]) -> DataProto:

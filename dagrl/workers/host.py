@@ -144,6 +144,7 @@ class NodeHost(Worker):
         self._seed = deployment.seed
         self._planned = {one.pipeline.name: one for one in deployment.planned}
         self._ops = {(one.pipeline.name, op.id): op for one in deployment.planned for op in one.plan.runs}
+        self._loops = {(one.pipeline.name, op.id): op for one in deployment.planned for op in one.plan.loops}
         self._frames: dict[str, Frames] = {}
         self._samples: dict[str, SampleKeeper] = {}
         #: Told now and then how far a task is: how much of how much is done, and in what unit.
@@ -234,6 +235,16 @@ class NodeHost(Worker):
     def free(self, pipeline: str, columns: Sequence[str]) -> int:
         """Let go of columns, given as ``call.column``; the bytes of those that were here."""
         return self.frames(pipeline).free(columns)
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def end_round(self, pipeline: str, loop: str, passed: Int64[Tensor, " K"]) -> None:
+        """Keep of a round of the loop the rows that have passed its filters."""
+        self.frames(pipeline).end_round(self._loops[pipeline, loop], passed)
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def end_loop(self, pipeline: str, loop: str, kept: Int64[Tensor, " K"]) -> None:
+        """Have these rows of all rounds stand as what the loop has written."""
+        self.frames(pipeline).end_loop(self._loops[pipeline, loop], kept)
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def sync_rollout(self, group: str) -> None:
