@@ -4,6 +4,8 @@ A node is one typed function. It never loads a model or starts a process: it ask
 """
 
 from dagrl.nodes.advantage import grpo_advantage, rloo_advantage
+from dagrl.nodes.cov_losses import clip_cov, kl_cov
+from dagrl.nodes.distill import TeacherLogProbs, reverse_kl_distill, teacher_topk, topk_distill
 from dagrl.nodes.filters import short_prompts
 from dagrl.nodes.generate import Rollout, generate
 from dagrl.nodes.logprob import old_logprob, ref_logprob
@@ -18,11 +20,14 @@ from dagrl.nodes.update import update_policy
 __all__ = [
     "Prompts",
     "Rollout",
+    "TeacherLogProbs",
+    "clip_cov",
     "entropy_bonus",
     "format_reward",
     "generate",
     "grpo_advantage",
     "gspo",
+    "kl_cov",
     "kl_loss",
     "length_penalty",
     "old_logprob",
@@ -30,10 +35,13 @@ __all__ = [
     "prompts",
     "ref_logprob",
     "report",
+    "reverse_kl_distill",
     "reward_function",
     "rloo_advantage",
     "short_prompts",
     "sum_rewards",
+    "teacher_topk",
+    "topk_distill",
     "update_policy",
     "verify",
 ]

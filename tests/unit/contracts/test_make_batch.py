@@ -45,7 +45,7 @@ def test_the_rows_are_those_of_a_rollout() -> None:
     assert (batch.tensor("old_logprobs") < 0).all()
     for read in READS:
         column = batch.tensor(read.name)
-        sizes = {"B": 12, "P": batch.widths.P, "T": batch.widths.T, "S": batch.widths.S}
+        sizes = {"B": 12, "P": batch.widths.P, "T": batch.widths.T, "S": batch.widths.S, "K": 3}
         assert column.dtype == getattr(torch, DTYPES[read.type.dtype])
         assert list(column.shape) == [sizes[dim] for dim in read.type.dims], read.name
 
