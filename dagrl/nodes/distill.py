@@ -107,4 +107,4 @@ def topk_distill(
     (``"renormalize"``), or left out as it is (``"drop"``: may be negative). Nothing is sampled, so there is no ratio.
     """
     losses = where_masked(teacher_kl, response_mask)
-    return losses, Metrics({f"distill/{kind}_kl": mean_metric(losses.detach(), response_mask)})
+    return losses, Metrics({f"distill/topk_{kind}_kl": mean_metric(losses.detach(), response_mask)})

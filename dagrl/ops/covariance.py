@@ -18,7 +18,7 @@ def token_covariance(
     """
     centred = [where_masked(values, mask).double() for values in (logprobs, advantages)]
     centred = [values - masked_mean(values, mask) for values in centred]
-    return where_masked(centred[0] * centred[1], mask).float()
+    return where_masked(centred[0] * centred[1], mask).to(logprobs.dtype)
 
 
 def clip_cov_selection(
