@@ -67,7 +67,7 @@ def tokens_of(case: HookCase) -> Iterator[tuple[int, int, Tensor]]:
     width = tokens.response_mask.shape[1]
     for row in range(NUM_ROWS):
         kept = tokens.attention_mask[row]
-        logits = model(input_ids=tokens.input_ids[row][kept][None]).logits[0] / tokens.temperatures[row]
+        logits = model(input_ids=tokens.input_ids[row][kept][None]).logits[0].detach() / tokens.temperatures[row]
         prompt = int(kept[:-width].sum())
         for place in range(width):
             if tokens.response_mask[row, place]:
@@ -354,3 +354,16 @@ def test_top_k_of_the_scorer_is_that_of_the_whole_distribution() -> None:
         assert torch.allclose(found.topk_logprobs[row, place], highest, atol=1e-5)
     with pytest.raises(NodeError, match="the 24 likeliest tokens are asked for, but the model's vocabulary has 23"):
         scorer.compute_topk(tokens, 24)
+
+
+@pytest.mark.parametrize("name", ["topk forward", "topk reverse", "topk renormalized"])
+def test_distillation_draws_the_student_to_its_teacher(name: str) -> None:
+    case = HookCase(name)
+    scorer = Scorer(MODELS["tied"](), precision="fp32", micro_batch_tokens=10**6)
+    trainer = Trainer(scorer, adamw(lr=1e-2, max_grad_norm=None), total_steps=100, dropout=False)
+    tokens, columns, seeds = laid_out(case)
+    values = [
+        trainer.update(tokens, LossColumns(columns), seeds, hook_plan(case), None).numbers()["actor/loss"]
+        for _ in range(60)
+    ]
+    assert values[-1] < 0.3 * values[0]
