@@ -11,7 +11,7 @@ from dagrl.cli.output import say
 
 if TYPE_CHECKING:
     from dagrl.cli.declared import Declared
-    from dagrl.graph.contract import NodeContract, Read
+    from dagrl.graph.contract import LossContract, NodeContract, Read
 
 
 @click.command()
@@ -40,6 +40,7 @@ def _lines(declared: Declared) -> Iterator[str]:
         yield from _node_lines(declared.contract)
     else:
         yield from _labelled("reads", [*declared.contract.engine_outputs, *_reads(contract.reads)])
+        yield from _hook_lines(declared.contract)
     yield from _labelled("options", [_option(option.name, option.default) for option in contract.options])
 
 
@@ -54,6 +55,14 @@ def _node_lines(contract: NodeContract) -> Iterator[str]:
     if contract.role is not None:
         role = f"{contract.role.parameter}: {contract.role.protocol.__name__}"
         yield f"    runs on {role}, {contract.needs} weights{', which it changes' if contract.mutates else ''}"
+
+
+def _hook_lines(contract: LossContract) -> Iterator[str]:
+    if contract.prepare is not None:
+        given = ", ".join(str(read) for read in contract.prepare.gives)
+        yield f"    prepares {given}  by {contract.prepare.name}, over each mini-batch"
+    if contract.project is not None:
+        yield f"    projects logits to one number a token by {contract.project.name}"
 
 
 def _reads(reads: Iterable[Read]) -> list[str]:

@@ -8,6 +8,12 @@ from dagrl.errors import counted
 #: How the processes of a group hold its model; one process has nothing to say.
 _PARALLEL = {"none": "", "replicate": ", whole in each process (replicate)", "fsdp": ", a share in each process (fsdp)"}
 
+#: What the functions over whole mini-batches cost.
+_FORWARD = {
+    True: "after a forward pass without gradient; none where it is one micro-batch",
+    False: "without a forward pass",
+}
+
 
 def plan_text(plan: Plan) -> str:
     """The lines of one plan."""
@@ -74,6 +80,8 @@ def _run_lines(number: int, op: RunOp) -> Iterator[str]:
         yield f"       reads   {', '.join(columns)}  from {call}"
     for column, output in op.aliases.items():
         yield f"       alias   {column} = its own {output}, detached"
+    if op.prepares:
+        yield f"       prepare {', '.join(op.prepares)}  over each mini-batch, {_FORWARD[op.prepare_forward]}"
     if op.filters:
         yield f"       rows    of {op.source} that pass {', '.join(op.filters)}"
     if op.writes:

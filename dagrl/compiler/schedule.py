@@ -9,6 +9,7 @@ from dagrl.compiler.plan import FreeOp, Input, Op, RunOp, SyncOp
 from dagrl.compiler.prune import Liveness
 from dagrl.compiler.rows import Rows, RowSet
 from dagrl.errors import short_place
+from dagrl.graph.hooks import reads_forward
 from dagrl.graph.losses import LossTerms
 from dagrl.graph.pipeline import Call, Origin, Refill
 
@@ -59,6 +60,8 @@ class _Weights:
 
 def _run_op(rows: RowSet, live: Liveness, aliases: Aliases, call: Call, weights: _Weights | None, pool: str) -> RunOp:
     types = {read.name: str(read.type) for read in call.reads()}
+    aliased = aliases.by_update.get(call.name, {})
+    hooks = [term.contract for terms in call.loss_terms for term in terms.live if term.contract.prepare]
     reads = tuple(
         Input(column, types[column], origin.call, origin.column) for column, origin in live.reads[call.name].items()
     )
@@ -82,10 +85,12 @@ def _run_op(rows: RowSet, live: Liveness, aliases: Aliases, call: Call, weights:
         filters=filters,
         reads=reads,
         writes=tuple(write.name for write in call.contract.writes if write.name in live.columns[call.name]),
-        aliases=aliases.by_update.get(call.name, {}),
+        aliases=aliased,
         options={name: _shown(value) for name, value in call.options.items()},
         after=tuple(sorted(set(after))),
         at=short_place(call.at),
+        prepares=tuple(contract.name for contract in hooks),
+        prepare_forward=any(reads_forward(contract.prepare, aliased) for contract in hooks if contract.prepare),
     )
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dagrl.contracts.batch import Batch
-from dagrl.contracts.make_batch import WEIGHTS
+from dagrl.contracts.hooks import prepared_batch, projected, taken_of_prepared
+from dagrl.contracts.make_batch import LOGITS, WEIGHTS
 from dagrl.contracts.options import call_of, option_values
 from dagrl.contracts.outcome import Outcome, real_rows
 from dagrl.contracts.probe import Probe, global_noise, require_untouched
@@ -41,25 +42,40 @@ class LossProbe(Probe[LossContract]):
     @property
     def gradients(self) -> dict[str, str]:
         """The engine outputs, and what their gradient is called."""
-        return {name: f"the gradient of `{name}`" for name in self.contract.engine_outputs}
+        names = [*self.contract.engine_outputs, *([LOGITS] if self.contract.project else [])]
+        return {name: f"the gradient of `{name}`" for name in names}
 
-    def run(self, batch: Batch, *, absent: Collection[str] = (), noise: int = 0) -> Outcome:
+    def prepared(self, batch: Batch, *, absent: Collection[str] = ()) -> Batch:
+        """The rows with what the loss prepares of all of them, which parts of them then share.
+
+        Raises:
+            RunFault: when the ``prepare=`` function raises or breaks its declaration.
+        """
+        return prepared_batch(self.contract, batch, self.options, absent)
+
+    def run(self, batch: Batch, *, absent: Collection[str] = (), noise: int = 0, chunk: int = 0) -> Outcome:
         """Loss and gradient at trained places, and metrics; each place of the loss has a weight of its own.
+
+        A ``project=`` function sees ``chunk`` tokens at a time, or all of them if 0.
 
         Raises:
             RunFault: when it raises, breaks its declaration or edits its input.
         """
         given = batch.copied()
-        inputs: dict[str, Any] = {name: given.columns[name] for name in self.columns - set(absent)}
-        outputs = {name: given.tensor(name).requires_grad_() for name in self.contract.engine_outputs}
+        own = (self.columns & set(self.contract.arguments)) - set(absent)
+        inputs: dict[str, Any] = {name: given.columns[name] for name in own}
+        outputs = {name: given.tensor(name).requires_grad_() for name in self.gradients}
         mask, weights = batch.tensor("response_mask"), batch.tensor(WEIGHTS)
         with global_noise(noise):
+            inputs |= taken_of_prepared(self.contract, self.prepared(given, absent=absent))
+            inputs |= projected(self.contract, given, outputs, self.options, absent, chunk)
             try:
-                returned = self.loss.function(**inputs, **outputs, **self.options)
+                engine = {name: outputs[name] for name in self.contract.engine_outputs}
+                returned = self.loss.function(**inputs, **engine, **self.options)
             except Exception as error:
                 raise fault_of(error, self.contract) from error
         losses, metrics = self._checked(returned, mask)
-        names = {*inputs, *outputs}
+        names = {*own, *outputs}
         before, after = ({name: one.columns[name] for name in sorted(names)} for one in (batch, given))
         require_untouched(before, after, "work on a copy: `x.clone()`, no `x[...] = `")
         if losses.requires_grad and outputs:

@@ -14,6 +14,7 @@ from dagrl.contracts.outcome import Outcome
 from dagrl.contracts.rules import Rule, broken_rules
 from dagrl.contracts.violation import Finding, Violation
 from dagrl.data.metrics import merge_all
+from dagrl.graph.hooks import NEW_LOGPROBS
 from dagrl.graph.losses import Loss
 
 _OTHER_NOISE = 12345
@@ -39,7 +40,7 @@ def _finite(probe: LossProbe) -> Finding | None:
 def _gradient(probe: LossProbe) -> Finding | None:
     if any(bool(row.any()) for name in probe.gradients.values() for row in probe.expected.rows[name]):
         return None
-    outputs = ", ".join(f"`{name}`" for name in probe.contract.engine_outputs)
+    outputs = ", ".join(f"`{name}`" for name in probe.gradients)
     return Finding(f"no gradient reaches {outputs}, so nothing is trained", "do not detach it; compute with torch")
 
 
@@ -56,7 +57,8 @@ def _row_order(probe: LossProbe) -> Finding | None:
 
 
 def _micro_batch(probe: LossProbe) -> Finding | None:
-    parts = [probe.run(probe.batch.take(torch.tensor(part))) for part in _MICRO_BATCHES]
+    whole = probe.prepared(probe.batch)
+    parts = [probe.run(whole.take(torch.tensor(part))) for part in _MICRO_BATCHES]
     rows = {name: [row for part in parts for row in part.rows[name]] for name in probe.expected.rows}
     merged = Outcome(rows, merge_all(part.metrics for part in parts))
     seen = probe.expected.same_rows(merged, [row for part in _MICRO_BATCHES for row in part])
@@ -66,6 +68,14 @@ def _micro_batch(probe: LossProbe) -> Finding | None:
     seen = probe.expected.same_metrics(merged.metrics)
     fix = "return sums with counts (`dagrl.ops.masks.mean_metric`): micro-batches merge them"
     return Finding(f"metrics depend on the micro-batch: {seen}", fix) if seen else None
+
+
+def _chunk(probe: LossProbe) -> Finding | None:
+    if probe.contract.project is None:
+        return None
+    seen = probe.expected.difference(probe.run(probe.batch, chunk=1), range(probe.batch.num_rows))
+    fix = "compute each token by itself: what needs others belongs in the loss or in `prepare=`"
+    return Finding(f"its `project=` depends on which tokens share a chunk: {seen}", fix) if seen else None
 
 
 def _padding(probe: LossProbe) -> Finding | None:
@@ -78,7 +88,7 @@ def _masked_places(probe: LossProbe) -> Finding | None:
         seen = _poisoned(probe, probe.batch.poisoned(probe.columns, poison))
         if seen is not None:
             return Finding(f"reads masked places, where {poison} stood: {seen}", _MASK_FIX)
-    outputs = probe.batch.poisoned(frozenset(probe.contract.engine_outputs), -3.0)
+    outputs = probe.batch.poisoned(frozenset({*probe.contract.engine_outputs, NEW_LOGPROBS}), -3.0)
     seen = _poisoned(probe, outputs)
     return Finding(f"reads masked places of the engine's outputs: {seen}", _MASK_FIX) if seen else None
 
@@ -110,6 +120,8 @@ def _without(probe: LossProbe, batch: Batch, situation: str) -> str | None:
     for name, metric in outcome.metrics.numbers().items():
         if metric != metric:
             return f"metric `{name}` is NaN {situation}"
+    if probe.contract.prepare is not None:  # a statistic over all rows is what it is for
+        return None
     others = list(range(1, batch.num_rows))
     kept = Outcome({name: [rows[row] for row in others] for name, rows in outcome.rows.items()}, outcome.metrics)
     seen = probe.expected.same_rows(kept, others)
@@ -126,6 +138,7 @@ RULES: tuple[Rule[LossProbe], ...] = (
     Rule("same call, same result", _determinism),
     Rule("row order", _row_order),
     Rule("micro-batch", _micro_batch),
+    Rule("chunk", _chunk),
     Rule("padding width", _padding),
     Rule("masked places", _masked_places),
     Rule("untrained row", _untrained_row),

@@ -29,21 +29,23 @@ _TOKEN = ColumnType("f32", ("B", "T"))
 _LOW, _HIGH = 5, 25
 #: Drawn for engine outputs and to weigh the places of a loss; no node reads them.
 WEIGHTS = "loss_weights"
+LOGITS = "new_logits"
 
 
 def make_batch(reads: Sequence[Read], function: Callable[..., Any], examples: Examples) -> Batch:
     """Twelve rows: four groups of three, scattered; responses of 1 to 6 tokens, some with a masked hole."""
     draw = torch.Generator().manual_seed(0)
     group = torch.arange(_ROWS) % NUM_GROUPS
-    columns: dict[str, Column] = {**_tokens(group, draw), **_texts(group), **_numbers(draw)}
+    columns: dict[str, Column] = {**_tokens(group, draw), **_texts(group), **_numbers(draw), **_distributions(draw)}
     types = {name: LEGEND[name].type for name in columns if name in LEGEND}
     types |= dict.fromkeys(("new_logprobs", "new_entropy", "new_values", WEIGHTS), _TOKEN)
+    types[LOGITS] = ColumnType("f32", ("B", "T", "V"))
     hints = resolve_hints(function)
     for read in reads:
         if read.name in examples:
             columns[read.name] = _from_examples(examples[read.name], read.type)
         elif read.name not in columns or types[read.name] != read.type:
-            columns[read.name] = _unknown(read, hints[read.name], draw)
+            columns[read.name] = _unknown(read, hints.get(read.name, Any), draw)
         types[read.name] = read.type
     return Batch(
         columns=columns,
@@ -110,6 +112,19 @@ def _numbers(draw: torch.Generator) -> dict[str, Column]:
         + (1 - logprobs.exp()).square() * torch.rand(_ROWS, _T, generator=draw),
         "reward_components": normal(_ROWS, _OTHER),
         "rollout_weights": (0.3 * normal(_ROWS, _T)).exp(),
+    }
+
+
+def _distributions(draw: torch.Generator) -> dict[str, Column]:
+    """Logits, and a teacher as it is known by its likeliest tokens."""
+    logits = 2 * torch.randn(_ROWS, _T, _HIGH, generator=draw)
+    teacher = (logits + torch.randn(logits.shape, generator=draw)).log_softmax(-1)
+    highest, ids = teacher.topk(_OTHER)
+    return {
+        LOGITS: logits,
+        "teacher_logprobs": highest[..., 0],
+        "teacher_topk_ids": ids,
+        "teacher_topk_logprobs": highest,
     }
 
 

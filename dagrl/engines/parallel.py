@@ -75,6 +75,15 @@ class DataParallel:
         dist.all_gather(rows, padded)
         return [row[: int(count)].to(values.device) for row, count in zip(rows, counts, strict=True)]
 
+    def gather_alike(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's tensor, by rank, where all have one dtype and shape."""
+        if self.size == 1:
+            return [tensor]
+        own = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(found, own)
+        return [one.view(tensor.dtype).view(tensor.shape).to(tensor.device) for one in found]
+
     def add_up(self, tensor: Tensor) -> None:
         """Replace a tensor of one shape on all ranks by its sum over them, the same bits everywhere."""
         if self.size > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dagrl.engines.parallel import SINGLE, DataParallel
+from dagrl.engines.projection import LogitReader, TopK
 from dagrl.engines.sharding import reshard, shard
-from dagrl.errors import TrainingError
+from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.progress import Progress
-from dagrl.graph.roles import LogProbs, TokenBatch
+from dagrl.graph.roles import LogProbs, TokenBatch, TopLogProbs
 from dagrl.graph.specs import Precision
 from dagrl.ops.logprobs import token_logprobs
 
@@ -78,11 +79,16 @@ class Scorer:
 
     def forward(self, tokens: TokenBatch, *, with_entropy_grad: bool = False) -> LogProbs:
         """Log-probs and entropy, [B T] each, 0 where response_mask is False."""
-        mask = tokens.response_mask
+        return self.read(tokens, (), with_entropy_grad=with_entropy_grad)[0]
+
+    def read(
+        self, tokens: TokenBatch, readers: Sequence[LogitReader], *, with_entropy_grad: bool = False
+    ) -> tuple[LogProbs, list[Tensor]]:
+        """``forward``, and [B T ...] of all that the readers give, 0 where response_mask is False."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
-            logprobs, entropy = self._module(tokens, with_entropy_grad)
-        blank = logprobs.new_zeros(mask.shape)
-        return LogProbs(blank.masked_scatter(mask, logprobs), blank.masked_scatter(mask, entropy))
+            logprobs, entropy, *more = self._module(tokens, with_entropy_grad, readers)
+        logprobs, entropy, *more = (_placed(value, tokens.response_mask) for value in (logprobs, entropy, *more))
+        return LogProbs(logprobs, entropy), more
 
     @torch.no_grad()
     def compute(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> LogProbs:
@@ -90,19 +96,46 @@ class Scorer:
         home = tokens.response_mask.device
         logprobs = torch.zeros(tokens.response_mask.shape, device=home)
         entropy = torch.zeros_like(logprobs)
-        batches = list(self.micro_batches(tokens, micro_batch_size))
-        missing = self.missing_passes(len(batches))
-        progress = Progress(len(logprobs))
-        for rows in batches:
-            part = self.forward(self.take(tokens, rows))
+        for rows, part, _ in self._all_passes(tokens, micro_batch_size, ()):
             width = part.logprobs.shape[1]
             logprobs[rows, :width] = part.logprobs.to(home)
             entropy[rows, :width] = part.entropy.to(home)
+        return LogProbs(logprobs, entropy)
+
+    @torch.no_grad()
+    def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
+        """``compute``, and the ``k`` likeliest tokens at each place; logits exist a chunk at a time.
+
+        Raises:
+            NodeError: when the vocabulary has fewer than ``k`` tokens.
+        """
+        vocabulary = output_head(self.model).weight.shape[0]
+        if k > vocabulary:
+            raise NodeError(f"the {k} likeliest tokens are asked for, but the model's vocabulary has {vocabulary}")
+        mask = tokens.response_mask
+        logprobs = torch.zeros(mask.shape, device=mask.device)
+        ids = torch.zeros((*mask.shape, k), dtype=torch.int64, device=mask.device)
+        highest = torch.zeros(ids.shape, device=mask.device)
+        for rows, part, (part_ids, part_highest) in self._all_passes(tokens, micro_batch_size, (TopK(k),)):
+            width = part.logprobs.shape[1]
+            logprobs[rows, :width] = part.logprobs.to(mask.device)
+            ids[rows, :width] = part_ids.to(mask.device)
+            highest[rows, :width] = part_highest.to(mask.device)
+        return TopLogProbs(logprobs, ids, highest)
+
+    def _all_passes(
+        self, tokens: TokenBatch, micro_batch_size: int, readers: Sequence[LogitReader]
+    ) -> Iterator[tuple[slice, LogProbs, list[Tensor]]]:
+        """Every micro-batch and what its pass gives, then the passes that this rank lacks."""
+        batches = list(self.micro_batches(tokens, micro_batch_size))
+        missing = self.missing_passes(len(batches))
+        progress = Progress(len(tokens.response_mask))
+        for rows in batches:
+            yield rows, *self.read(self.take(tokens, rows), readers)
             progress.advance(rows.stop - rows.start)
         for _ in range(missing):
             self.empty_pass()
         reshard(self._module)
-        return LogProbs(logprobs, entropy)
 
     def missing_passes(self, own: int) -> int:
         """How many passes this rank lacks to as many as the rank with most; asked before any of them."""
@@ -155,23 +188,27 @@ class _Scoring(nn.Module):
         self._vocabulary = head.weight.shape[0]
         self._plain = _head_is_plain(model, head)
 
-    def forward(self, tokens: TokenBatch, with_entropy_grad: bool) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropy of the trained tokens, [N] each."""
+    def forward(
+        self, tokens: TokenBatch, with_entropy_grad: bool, readers: Sequence[LogitReader]
+    ) -> tuple[Tensor, ...]:
+        """Log-probs and entropy of the trained tokens, [N] each, and [N ...] of all that the readers give."""
         mask = tokens.response_mask
         targets = tokens.input_ids[:, -mask.shape[1] :][mask] if mask.shape[1] else tokens.input_ids[:, :0].flatten()
         temperatures = tokens.temperatures[:, None].expand(mask.shape)[mask]
         predictors, head = self._predictors(tokens)
 
-        def score(predictors: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+        def score(predictors: Tensor, chunk: slice) -> tuple[Tensor, ...]:
             logits = head(predictors)
-            return token_logprobs(logits, targets, temperatures, with_entropy_grad=with_entropy_grad)
+            scored = token_logprobs(logits, targets[chunk], temperatures[chunk], with_entropy_grad=with_entropy_grad)
+            return (*scored, *_read(readers, logits, temperatures[chunk], scored, chunk))
 
         size = max(1, MAX_LOGITS // self._vocabulary)
-        if len(targets) <= size:
-            return score(predictors, targets, temperatures)
-        parts = zip(predictors.split(size), targets.split(size), temperatures.split(size), strict=True)
-        scored = [checkpoint(score, *part, use_reentrant=False) for part in parts]
-        return torch.cat([logprobs for logprobs, _ in scored]), torch.cat([entropy for _, entropy in scored])
+        if len(targets) <= size and not readers:
+            return score(predictors, slice(None))
+        # At least one chunk: where there is no token, readers still say what they give.
+        chunks = [slice(start, start + size) for start in range(0, max(1, len(targets)), size)]
+        scored = [checkpoint(score, predictors[chunk], chunk, use_reentrant=False) for chunk in chunks]
+        return tuple(torch.cat(parts) for parts in zip(*scored, strict=True))
 
     def _predictors(self, tokens: TokenBatch) -> tuple[Tensor, Head]:
         """For each trained token what predicts it, and how logits come from that."""
@@ -189,6 +226,25 @@ class _Scoring(nn.Module):
         hidden = self.model.base_model(**inputs).last_hidden_state
         end = hidden.shape[1] - 1
         return hidden[:, end - width : end][mask], output_head(self.model)
+
+
+def _read(
+    readers: Sequence[LogitReader], logits: Tensor, temperatures: Tensor, scored: tuple[Tensor, Tensor], chunk: slice
+) -> Iterator[Tensor]:
+    """What the readers give for a chunk: they compute in float32, at the rows' temperatures."""
+    if not readers:
+        return
+    outputs = {"new_logprobs": scored[0].detach(), "new_entropy": scored[1].detach()}
+    with torch.autocast(logits.device.type, enabled=False):
+        scaled = logits.float() / temperatures.unsqueeze(1)
+        for reader in readers:
+            yield from reader(scaled, outputs, chunk)
+
+
+def _placed(values: Tensor, mask: Tensor) -> Tensor:
+    """[N ...] of the trained tokens as [B T ...], 0 elsewhere."""
+    blank = values.new_zeros((*mask.shape, *values.shape[1:]))
+    return blank.masked_scatter(mask.reshape(*mask.shape, *[1] * (values.ndim - 1)), values)
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:

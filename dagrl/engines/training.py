@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float32, Int64
@@ -14,13 +15,15 @@ from torch import Tensor
 from dagrl.data.metrics import Mean, Metric, Metrics, Sum, merge_all
 from dagrl.engines.gradients import add_up_gradients, clip_gradients, global_norm
 from dagrl.engines.parallel import DataParallel
+from dagrl.engines.prepared import MiniBatch, Prepared, hide_untrained, needs_forward, prepare_hooks, prepare_terms
+from dagrl.engines.projection import projections
 from dagrl.engines.scoring import Cut, Scorer
 from dagrl.engines.state import StatePart, WorkerState, put_state, take_state
 from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.contract import Read
 from dagrl.graph.losses import LossTerm
-from dagrl.graph.progress import Progress
-from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
+from dagrl.graph.progress import Progress, progress_heard
+from dagrl.graph.roles import LogProbs, LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import AdamW
 from dagrl.ops.aggregate import Denominators, aggregate
 from dagrl.ops.masks import max_metric, mean_metric
@@ -30,18 +33,32 @@ from dagrl.ops.random import hash_ids
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of one mini-batch, columns of the losses included."""
+    """The rows of one mini-batch, columns of the losses and what these prepared included."""
 
     tokens: TokenBatch
     columns: Mapping[str, Tensor]
+    seeds: Tensor
     rollout_logprobs: Tensor | None
+    prepared: Prepared = field(default_factory=dict[int, Mapping[str, Tensor]])
 
     def take(self, index: Tensor | slice) -> _Rows:
         return _Rows(
             TokenBatch(*(column[index] for column in self.tokens)),
             {name: column[index] for name, column in self.columns.items()},
+            self.seeds[index],
             None if self.rollout_logprobs is None else self.rollout_logprobs[index],
+            {term: {name: column[index] for name, column in of.items()} for term, of in self.prepared.items()},
         )
+
+
+class _Pass(NamedTuple):
+    """A forward pass with gradient over one micro-batch: what was cut, the mask, and what losses may read of it."""
+
+    cut: Cut
+    mask: Tensor
+    scored: LogProbs
+    columns: dict[str, Tensor]
+    projected: dict[int, dict[str, Tensor]]
 
 
 class Trainer:
@@ -85,12 +102,12 @@ class Trainer:
         lr = self.spec.lr * lr_factor(self.spec, plan.step - 1, self.total_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        whole = _Rows(tokens, columns, rollout_logprobs)
+        whole = _Rows(tokens, columns, seeds, rollout_logprobs)
         progress = Progress(len(seeds) * plan.epochs)
         self.scorer.model.train(self._dropout)
         try:
             parts = [
-                self._optimizer_step(whole if index is None else whole.take(index), plan, progress, first=number == 0)
+                self._optimizer_step(whole if index is None else whole.take(index), plan, progress, number)
                 for number, index in enumerate(_walk(seeds, plan, self._parallel))
             ]
         finally:
@@ -109,7 +126,7 @@ class Trainer:
         """Go on from the parts that all ranks gave; see ``put_state``."""
         put_state(self.scorer.model, self._optimizer, self._parallel, parts)
 
-    def _optimizer_step(self, rows: _Rows, plan: UpdatePlan, progress: Progress, *, first: bool) -> Metrics:
+    def _optimizer_step(self, rows: _Rows, plan: UpdatePlan, progress: Progress, number: int) -> Metrics:
         """Accumulate the gradient of one mini-batch and step; without a trained token nothing happens."""
         mask = rows.tokens.response_mask
         denominators = self._denominators(mask)
@@ -120,9 +137,10 @@ class Trainer:
         passes = [
             micro for micro in self.scorer.micro_batches(rows.tokens, plan.micro_batch_size) if bool(mask[micro].any())
         ]
+        rows, ahead = self._prepared(rows, plan, passes, number)
         missing = self.scorer.missing_passes(len(passes))
         for micro in passes:
-            part, share = self._backward(rows.take(micro), plan, denominators, first=first)
+            part, share = self._backward(rows.take(micro), plan, denominators, ahead, first=number == 0)
             metrics, loss = metrics.merge(part), loss + share
             progress.advance(micro.stop - micro.start)
         for _ in range(missing):
@@ -138,6 +156,42 @@ class Trainer:
         }
         return _joined(metrics, own)
 
+    def _prepared(
+        self, rows: _Rows, plan: UpdatePlan, passes: Sequence[slice], number: int
+    ) -> tuple[_Rows, _Pass | None]:
+        """The rows with what the losses prepare of them, and the forward pass that was made for it, with gradient."""
+        terms = plan.loss.live
+        if not any(prepare_hooks(terms)):
+            return rows, None
+        ahead: _Pass | None = None
+        scored: LogProbs | None = None
+        if needs_forward(terms, plan.aliases):
+            if self._is_one_pass(passes):
+                ahead = self._forward(rows.take(passes[0]), plan) if passes else None
+                scored = _spread(rows.tokens.response_mask, passes, ahead)
+            else:
+                scored = self._scored(rows.tokens, plan.micro_batch_size)
+        batch = MiniBatch(rows.tokens, rows.columns, rows.seeds, number, scored, plan.aliases)
+        prepared = prepare_terms(terms, batch, self._parallel, self.scorer.device)
+        return replace(rows, prepared=prepared), ahead
+
+    def _is_one_pass(self, passes: Sequence[slice]) -> bool:
+        """Whether each rank's forward pass over the mini-batch is the one of its backward pass, and without dropout.
+
+        Where passes are collectives a rank without rows must make its empty one in step, which it does at the end.
+        """
+        counts = [int(count) for count in self._parallel.gather(torch.tensor([len(passes)]))]
+        return not self._dropout and max(counts) <= 1 and (not self._parallel.sharded or min(counts) == 1)
+
+    def _scored(self, tokens: TokenBatch, micro_batch_size: int) -> LogProbs:
+        """A forward pass without gradient or dropout."""
+        self.scorer.model.eval()
+        try:
+            with progress_heard(lambda done, total, unit: None):
+                return self.scorer.compute(tokens, micro_batch_size=micro_batch_size)
+        finally:
+            self.scorer.model.train(self._dropout)
+
     def _denominators(self, mask: Tensor) -> Denominators:
         """Those of a mini-batch, from this rank's rows of it."""
         own = Denominators.of(mask)
@@ -148,18 +202,31 @@ class Trainer:
         """A number that every rank knows, reported by one."""
         return Mean(value * self._count, self._count)
 
-    def _backward(
-        self, rows: _Rows, plan: UpdatePlan, denominators: Denominators, *, first: bool
-    ) -> tuple[Metrics, float]:
-        """Add the gradient of one micro-batch; its metrics, and its share of the mini-batch's loss."""
+    def _forward(self, rows: _Rows, plan: UpdatePlan) -> _Pass:
+        """A forward pass with gradient over one micro-batch, and what it gives each loss term."""
         tokens, cut = self.scorer.cut(rows.tokens, slice(None))
         mask = tokens.response_mask
-        wants_entropy = any("new_entropy" in term.contract.engine_outputs for term in plan.loss.live)
-        scored = self.scorer.forward(tokens, with_entropy_grad=wants_entropy)
+        terms = plan.loss.live
+        wants_entropy = any("new_entropy" in term.contract.engine_outputs for term in terms)
+        columns = _loss_columns(rows.columns, plan.loss.reads(), cut, mask)
+        readers = projections(terms, columns, plan.aliases, mask)
+        scored, read = self.scorer.read(tokens, list(readers.values()), with_entropy_grad=wants_entropy)
+        projected = {term: {readers[term].hook.name: value} for term, value in zip(readers, read, strict=True)}
+        return _Pass(cut, mask, scored, columns, projected)
+
+    def _backward(
+        self, rows: _Rows, plan: UpdatePlan, denominators: Denominators, ahead: _Pass | None, *, first: bool
+    ) -> tuple[Metrics, float]:
+        """Add the gradient of one micro-batch; its metrics, and its share of the mini-batch's loss."""
+        cut, mask, scored, columns, projected = ahead or self._forward(rows, plan)
         outputs = {"new_logprobs": scored.logprobs, "new_entropy": scored.entropy}
         aliased = {column: outputs[output].detach() for column, output in plan.aliases.items()}
-        columns = _loss_columns(rows.columns, plan.loss.reads(), cut, mask)
-        losses, metrics = _sum_of_terms(plan.loss.live, {**columns, **aliased, **outputs}, mask)
+        prepared = {
+            number: _loss_columns(rows.prepared[number], hook.gives, cut, mask)
+            for number, _, hook in prepare_hooks(plan.loss.live)
+        }
+        given = {number: {**prepared.get(number, {}), **projected.get(number, {})} for number in prepared | projected}
+        losses, metrics = _sum_of_terms(plan.loss.live, {**columns, **aliased, **outputs}, mask, given)
         loss = aggregate(losses, mask, plan.loss_agg_mode, denominators, norm_length=plan.norm_length)
         loss.backward()
         observed: dict[str, Metric] = {"actor/entropy": mean_metric(scored.entropy.detach(), mask)}
@@ -227,20 +294,34 @@ def _loss_columns(columns: Mapping[str, Tensor], reads: Sequence[Read], cut: Cut
     for read in reads:
         if read.name in columns:
             column = cut.apply(columns[read.name].to(mask.device), read.type.dims[1:])
-            hidden = read.type.dims == ("B", "T") and column.is_floating_point()
-            narrowed[read.name] = column.masked_fill(~mask, 0) if hidden else column
+            narrowed[read.name] = hide_untrained(column, read.type, mask)
     return narrowed
 
 
-def _sum_of_terms(terms: Sequence[LossTerm], inputs: Mapping[str, Tensor], mask: Tensor) -> tuple[Tensor, Metrics]:
+def _spread(mask: Tensor, passes: Sequence[slice], ahead: _Pass | None) -> LogProbs:
+    """What the one pass scored, detached, at its places among all rows of this rank; 0 elsewhere."""
+    whole = LogProbs(*(torch.zeros(mask.shape, device=mask.device) for _ in LogProbs._fields))
+    if ahead is not None:
+        for values, scored in zip(whole, ahead.scored, strict=True):
+            values[passes[0], : scored.shape[1]] = scored.detach().to(mask.device)
+    return whole
+
+
+def _sum_of_terms(
+    terms: Sequence[LossTerm],
+    inputs: Mapping[str, Tensor],
+    mask: Tensor,
+    given_by_term: Mapping[int, Mapping[str, Tensor]],
+) -> tuple[Tensor, Metrics]:
     """The weighted per-token losses; a loss that comes twice has its second metrics under ``NAME#2/``."""
     total = torch.zeros(mask.shape, device=mask.device)
     metrics = Metrics()
     seen: Counter[str] = Counter()
-    for term in terms:
+    for number, term in enumerate(terms):
         name = term.contract.name
-        names = [*term.contract.engine_outputs, *(read.name for read in term.contract.reads)]
-        given = {column: inputs[column] for column in names if column in inputs}
+        names = [*term.contract.engine_outputs, *term.contract.arguments]
+        known = {**inputs, **given_by_term.get(number, {})}
+        given = {column: known[column] for column in names if column in known}
         losses, observed = _checked(name, term.loss.function(**given, **term.option_values()), mask)
         total = total + term.coefficient * losses
         seen[name] += 1

@@ -14,6 +14,10 @@ from dagrl.data.columns import DTYPES, ColumnType, Objects
 _SHORT = {long: short for short, long in DTYPES.items()}
 
 
+#: What the first dim of an annotation must be, by where it stands.
+_FIRST_DIMS = {"B": "of a column is B, the rows", "N": "is N here, the trained tokens"}
+
+
 class AnnotationError(Exception):
     """An annotation that says nothing a contract can use; the text completes "parameter `x` ..."."""
 
@@ -50,11 +54,11 @@ def split_optional(annotation: Any) -> tuple[Any, bool]:
     return (members[0], has_none) if len(members) == 1 else (annotation, False)
 
 
-def column_type(annotation: Any) -> ColumnType | None:
+def column_type(annotation: Any, first: str = "B") -> ColumnType | None:
     """The column type of a jaxtyping or ``Objects`` annotation; None for anything else.
 
     Raises:
-        AnnotationError: for an array annotation that names no single dtype, or whose first dim is not B.
+        AnnotationError: for an array annotation that names no single dtype, or whose first dim is not ``first``.
     """
     if get_origin(annotation) is Objects or annotation is Objects:
         return ColumnType("object", ("B",))
@@ -64,6 +68,6 @@ def column_type(annotation: Any) -> ColumnType | None:
     if len(dtypes) != 1 or dtypes[0] not in _SHORT:
         raise AnnotationError("must name one dtype: write Float32, Int64 or Bool, not Float, Int or Shaped")
     dims = tuple(str(annotation.dim_str).split())
-    if not dims or dims[0] != "B":
-        raise AnnotationError(f'has the dims "{" ".join(dims)}": the first dim of a column is B, the rows')
+    if not dims or dims[0] != first:
+        raise AnnotationError(f'has the dims "{" ".join(dims)}": the first dim {_FIRST_DIMS[first]}')
     return ColumnType(_SHORT[dtypes[0]], dims)

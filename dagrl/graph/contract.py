@@ -132,8 +132,30 @@ class NodeContract:
 
 
 @dataclass(frozen=True)
+class Hook:
+    """A function beside a loss: ``prepare=`` over a mini-batch, or ``project=`` over logits.
+
+    ``reads`` are columns; ``engine_inputs`` what the engine gives it beside them; ``options`` those of the loss that it
+    takes too; ``gives`` what the loss reads of it by name. ``result`` is the NamedTuple that a ``prepare=`` returns.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    at: Location
+    reads: tuple[Read, ...]
+    engine_inputs: frozenset[str]
+    options: tuple[str, ...]
+    gives: tuple[Read, ...]
+    result: type | None = None
+
+
+@dataclass(frozen=True)
 class LossContract:
-    """Everything the compiler and the engine know about a loss."""
+    """Everything the compiler and the engine know about a loss.
+
+    ``reads`` are the columns of the loss and of the functions beside it; ``arguments`` are those that the loss itself
+    takes, and what it takes of what these functions give.
+    """
 
     name: str
     at: Location
@@ -143,6 +165,14 @@ class LossContract:
     options: tuple[Option, ...]
     check: Check | None
     examples: Examples = field(default_factory=dict[str, Any], compare=False)
+    arguments: tuple[str, ...] = ()
+    prepare: Hook | None = None
+    project: Hook | None = None
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """The names of all tensors that the loss takes."""
+        return frozenset({*self.arguments, *self.engine_outputs})
 
 
 Contract = NodeContract | LossContract

@@ -16,7 +16,10 @@ FAULTY = ColumnType("faulty", ())
 
 @dataclass
 class Draft:
-    """What a signature has told so far, and what is wrong with it."""
+    """What a signature has told so far, and what is wrong with it.
+
+    ``given`` is what the functions beside a loss return, and ``taken`` what the loss takes of it.
+    """
 
     role: Role | None = None
     reads: list[Read] = field(default_factory=list[Read])
@@ -26,6 +29,8 @@ class Draft:
     options: list[Option] = field(default_factory=list[Option])
     executor_keywords: set[str] = field(default_factory=set[str])
     engine_outputs: list[str] = field(default_factory=list[str])
+    given: dict[str, ColumnType] = field(default_factory=dict[str, ColumnType])
+    taken: list[str] = field(default_factory=list[str])
     state: type | None = None
     faults: list[tuple[str, str | None]] = field(default_factory=list[tuple[str, str | None]])
 
@@ -42,18 +47,18 @@ class Draft:
         if self.faults:
             raise ContractError([Problem(what, at, fix=fix) for what, fix in self.faults], subject)
 
-    def column_or_fault(self, what: str, annotation: Any) -> ColumnType | None:
+    def column_or_fault(self, what: str, annotation: Any, first: str = "B") -> ColumnType | None:
         """The column type, None for no column, or ``FAULTY`` after an ill-formed one was noted."""
         try:
-            return column_type(annotation)
+            return column_type(annotation, first)
         except AnnotationError as error:
             self.fault(f"{what} {error}")
             return FAULTY
 
 
-def type_or_none(annotation: Any) -> ColumnType | None:
+def type_or_none(annotation: Any, first: str = "B") -> ColumnType | None:
     """The column type; None for no column and for an ill-formed one."""
     try:
-        return column_type(annotation)
+        return column_type(annotation, first)
     except AnnotationError:
         return None

@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from dagrl.errors import Location, Problem
 from dagrl.graph.contract import NO_EXAMPLES, Check, Examples, LossContract, Read
+from dagrl.graph.draft import Function
 from dagrl.graph.options import option_problems, with_defaults
 from dagrl.graph.signature import loss_contract, require_parentheses
 from dagrl.graph.source import by_name, caller_location
@@ -98,7 +99,7 @@ class Loss(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self.contract = contract
-        self._tensors = {read.name for read in contract.reads} | set(contract.engine_outputs)
+        self._tensors = contract.tensors
 
     @overload
     def __call__(self, **options: Any) -> LossTerms: ...
@@ -120,12 +121,35 @@ class Loss(Generic[P, R]):
 
 
 def loss(
-    bare: None = None, /, *, check: Check | None = None, examples: Examples = NO_EXAMPLES
+    bare: None = None,
+    /,
+    *,
+    check: Check | None = None,
+    examples: Examples = NO_EXAMPLES,
+    prepare: Function | None = None,
+    project: Function | None = None,
 ) -> Callable[[Callable[P, R]], Loss[P, R]]:
     """Declare a loss: per-token losses [B, T] and Metrics from columns and the engine's ``new_...`` outputs.
 
     Masked places of the returned losses are never read; the engine averages and scales. ``check`` and ``examples``
-    are those of ``@node``, and so is ``bare``.
+    are those of ``@node``, and so is ``bare``. A loss that needs more than its own rows' columns and the engine's
+    outputs has functions beside it, typed like a node. Both may take options of the loss (keyword-only, by name);
+    the columns that they read count as read by the loss, and the loss takes what they return by name.
+
+    ``prepare=fn`` sees a whole mini-batch, the rows of all ranks, before the first backward pass of each of its
+    optimizer steps. ``fn`` reads columns, ``new_logprobs`` [B T] (detached, without dropout, 0 where nothing is
+    trained) and ``token_uniform`` [B T] (in [0, 1), drawn for the row's seed, the optimizer step and the place:
+    independent of row order, padding, micro-batches and ranks), and returns a NamedTuple of columns. Rows come in
+    the order of their seeds, each once. Where it reads ``new_logprobs``, or a column that the plan aliases to one of
+    the engine's outputs, the engine runs one forward pass without gradient over the mini-batch. It is spared where the
+    update's own first forward pass gives the log-probs: each rank has its rows of the mini-batch in one micro-batch,
+    and there is no dropout. An aliased ``old_logprobs`` costs nothing more: one forward pass serves both.
+
+    ``project=fn`` maps logits to one number for each trained token: ``fn(new_logits [N V], columns as [N ...]) ->
+    [N]``; the loss takes the result as [B T] under the function's name, 0 where nothing is trained. Logits are float32
+    and divided by the row's temperature, so that their log-softmax is the distribution of ``new_logprobs``. The engine
+    runs it chunk by chunk as it computes log-probs, and again in the backward pass, so each token must be computed by
+    itself. A column [B] is repeated for each token if the legend has it; others are [B T ...].
 
     Raises:
         ContractError: when the signature is no contract.
@@ -133,6 +157,6 @@ def loss(
     require_parentheses("loss", bare, "write `@loss()`; options are keyword-only parameters of the function")
 
     def declare(function: Callable[P, R]) -> Loss[P, R]:
-        return Loss(function, loss_contract(function, check=check, examples=examples))
+        return Loss(function, loss_contract(function, check=check, examples=examples, prepare=prepare, project=project))
 
     return declare

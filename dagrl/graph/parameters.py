@@ -11,6 +11,8 @@ from dagrl.graph.roles import ROLES, LossColumns
 
 _CARRIED_TYPE = ColumnType("i64", ("B",))
 TOKEN_TYPE = ColumnType("f32", ("B", "T"))
+#: What the engine draws for a ``prepare=`` function.
+TOKEN_UNIFORM = "token_uniform"
 
 
 def node_parameter(draft: Draft, parameter: inspect.Parameter, annotation: Any, *, first: bool) -> None:
@@ -29,7 +31,7 @@ def node_parameter(draft: Draft, parameter: inspect.Parameter, annotation: Any, 
     elif name == "positions":
         draft.positions = name
     else:
-        _column_parameter(draft, parameter, annotation)
+        column_parameter(draft, parameter, annotation)
 
 
 def loss_parameter(draft: Draft, parameter: inspect.Parameter, annotation: Any) -> None:
@@ -38,17 +40,29 @@ def loss_parameter(draft: Draft, parameter: inspect.Parameter, annotation: Any) 
         _loss_keyword(draft, parameter, annotation)
     elif parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
         draft.fault(f"parameter `{parameter.name}` is variadic or positional-only", "name every column and option")
+    elif parameter.name in draft.given:
+        _given_parameter(draft, parameter, annotation)
     elif parameter.name in ENGINE_OUTPUTS:
         if type_or_none(annotation) != TOKEN_TYPE:
             draft.fault(f"`{parameter.name}` is {TOKEN_TYPE}", 'annotate `Float32[Tensor, "B T"]`')
         draft.engine_outputs.append(parameter.name)
+    elif parameter.name == TOKEN_UNIFORM:
+        draft.fault(f"a loss cannot take `{TOKEN_UNIFORM}`", "only its `prepare=` function can: draw there")
     elif parameter.name.startswith("new_"):
         known = ", ".join(sorted(ENGINE_OUTPUTS))
         draft.fault(f"parameter `{parameter.name}` is no engine output", f"the engine's outputs are {known}")
     else:
-        _column_parameter(draft, parameter, annotation)
+        column_parameter(draft, parameter, annotation)
     if draft.carried:
         draft.fault(f"a loss cannot read `{draft.carried.pop()}`", "fold it into a column in a node")
+
+
+def _given_parameter(draft: Draft, parameter: inspect.Parameter, annotation: Any) -> None:
+    """A parameter that takes what a function beside the loss returns."""
+    name, given = parameter.name, draft.given[parameter.name]
+    draft.taken.append(name)
+    if type_or_none(annotation) != given:
+        draft.fault(f"parameter `{name}` is not {given}, which `prepare=` or `project=` gives it", "annotate it so")
 
 
 def _keyword(draft: Draft, parameter: inspect.Parameter, annotation: Any) -> None:
@@ -71,7 +85,8 @@ def _loss_keyword(draft: Draft, parameter: inspect.Parameter, annotation: Any) -
         _keyword(draft, parameter, annotation)
 
 
-def _column_parameter(draft: Draft, parameter: inspect.Parameter, annotation: Any) -> None:
+def column_parameter(draft: Draft, parameter: inspect.Parameter, annotation: Any) -> None:
+    """Note a column that a parameter reads, or one that every edge carries."""
     name = parameter.name
     inner, optional = split_optional(annotation)
     found = draft.column_or_fault(f"parameter `{name}`", inner)

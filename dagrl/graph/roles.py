@@ -81,6 +81,17 @@ class LogProbs(NamedTuple):
     entropy: Float32[Tensor, "B T"]
 
 
+class TopLogProbs(NamedTuple):
+    """Log-probs of the response tokens, and the k likeliest tokens at each of their places, likeliest first.
+
+    All at the rows' temperatures, over the whole vocabulary; 0 where response_mask is False.
+    """
+
+    logprobs: Float32[Tensor, "B T"]
+    topk_ids: Int64[Tensor, "B T K"]
+    topk_logprobs: Float32[Tensor, "B T K"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
     """How one update walks its rows.
@@ -123,6 +134,10 @@ class Policy(Protocol):
 
     def compute_logprobs(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> LogProbs:
         """Log-probs of the response tokens under the current weights, without gradient."""
+        ...
+
+    def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
+        """``compute_logprobs``, and the k likeliest tokens at each place of the response."""
         ...
 
     def update(

@@ -11,6 +11,7 @@ from dagrl.graph.annotations import AnnotationError, resolve_hints
 from dagrl.graph.contract import NO_EXAMPLES, Check, Examples, LossContract, NodeContract
 from dagrl.graph.draft import Draft, Function, type_or_none
 from dagrl.graph.flags import NodeFlags, check_examples, check_flags
+from dagrl.graph.hooks import merge_hooks, prepare_hook, project_hook
 from dagrl.graph.parameters import TOKEN_TYPE, loss_parameter, node_parameter
 from dagrl.graph.returns import IMPORT_IT, result_of
 from dagrl.graph.source import caller_location, function_location
@@ -55,18 +56,28 @@ def node_contract(function: Function, flags: NodeFlags) -> NodeContract:
     )
 
 
-def loss_contract(function: Function, *, check: Check | None, examples: Examples = NO_EXAMPLES) -> LossContract:
-    """The contract of a loss function.
+def loss_contract(
+    function: Function,
+    *,
+    check: Check | None,
+    examples: Examples = NO_EXAMPLES,
+    prepare: Function | None = None,
+    project: Function | None = None,
+) -> LossContract:
+    """The contract of a loss function and of those beside it.
 
     Raises:
         ContractError: listing every parameter or result that is no contract.
     """
     draft = Draft()
     hints = _hints(function, "loss", draft)
+    prepared, projected = prepare_hook(draft, prepare), project_hook(draft, project)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in hints:
             loss_parameter(draft, parameter, hints[parameter.name])
-    _check_loss(draft, hints.get("return"))
+    arguments = (*(read.name for read in draft.reads), *draft.taken)
+    merge_hooks(draft, {"prepare": prepared, "project": projected})
+    _check_loss(draft, hints.get("return"), has_gradient=project is not None)
     check_examples(draft, examples)
     draft.raise_faults(f"loss `{function.__name__}`", function_location(function))
     return LossContract(
@@ -78,11 +89,14 @@ def loss_contract(function: Function, *, check: Check | None, examples: Examples
         options=tuple(draft.options),
         check=check,
         examples=dict(examples),
+        arguments=arguments,
+        prepare=prepared,
+        project=projected,
     )
 
 
-def _check_loss(draft: Draft, result: Any) -> None:
-    if not draft.engine_outputs:
+def _check_loss(draft: Draft, result: Any, *, has_gradient: bool) -> None:
+    if not draft.engine_outputs and not has_gradient:
         draft.fault(
             "it reads no engine output, so it has no gradient",
             f"take one of {', '.join(f'`{name}`' for name in sorted(ENGINE_OUTPUTS))}",

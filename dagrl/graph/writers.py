@@ -41,6 +41,7 @@ BUILT_IN_WRITERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(_TOKENS, ("generate",)),
         "old_logprobs": ("old_logprob",),
         "ref_logprobs": ("ref_logprob",),
+        **dict.fromkeys(("teacher_logprobs", "teacher_topk_ids", "teacher_topk_logprobs"), ("teacher_topk",)),
         "rewards": ("format_reward", "reward_function", "verify"),
         "reward_details": ("reward_function",),
         "reward_components": ("stack_rewards",),

@@ -22,6 +22,8 @@ from dagrl.nodes.advantage import (
     stack_rewards,
     whiten_advantages,
 )
+from dagrl.nodes.cov_losses import clip_cov, kl_cov
+from dagrl.nodes.distill import TeacherLogProbs, reverse_kl_distill, teacher_topk, topk_distill
 from dagrl.nodes.filters import mixed_groups, short_prompts
 from dagrl.nodes.generate import Rollout, generate
 from dagrl.nodes.kl_penalty import KlCoefficient, KlPenalized, adaptive_kl_penalty, kl_penalty
@@ -56,8 +58,10 @@ __all__ = [
     "KlPenalized",
     "Prompts",
     "Rollout",
+    "TeacherLogProbs",
     "adaptive_kl_penalty",
     "cispo",
+    "clip_cov",
     "decoupled_ppo",
     "dppo_kl",
     "dppo_tv",
@@ -71,6 +75,7 @@ __all__ = [
     "gpg_advantage",
     "grpo_advantage",
     "gspo",
+    "kl_cov",
     "kl_loss",
     "kl_penalty",
     "length_penalty",
@@ -91,6 +96,7 @@ __all__ = [
     "reinforce_pp_baseline_advantage",
     "remax_advantage",
     "report",
+    "reverse_kl_distill",
     "reward_function",
     "rloo_advantage",
     "rollout_correction",
@@ -98,6 +104,8 @@ __all__ = [
     "short_prompts",
     "stack_rewards",
     "sum_rewards",
+    "teacher_topk",
+    "topk_distill",
     "topr",
     "update_policy",
     "value_clip",

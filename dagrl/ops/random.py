@@ -2,7 +2,8 @@
 
 import hashlib
 
-from jaxtyping import Int64
+import torch
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
 
@@ -12,6 +13,9 @@ def wrap(value: int) -> int:
 
 
 _STEP = wrap(0x9E3779B97F4A7C15)
+#: A step along the places of a row, odd as the one along ids is.
+_PLACE_STEP = wrap(0xD1B54A32D192ED03)
+_UNIFORM_BITS = 24
 _MIX_FIRST = wrap(0xBF58476D1CE4E5B9)
 _MIX_SECOND = wrap(0x94D049BB133111EB)
 
@@ -25,6 +29,16 @@ def key_of(*parts: int | str) -> int:
 def hash_ids(key: int, ids: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
     """A number for each id under ``key``, one to one in the ids."""
     return mix(ids * _STEP + wrap(key))
+
+
+def uniforms(key: int, ids: Int64[Tensor, " B"], width: int) -> Float32[Tensor, "B T"]:
+    """Uniform numbers in [0, 1) for ``width`` places of each id, multiples of 2**-24, equal on every device.
+
+    The number at a place depends on key, id and place alone: a wider row only has more of them.
+    """
+    places = torch.arange(width, device=ids.device) * _PLACE_STEP
+    mixed = mix(hash_ids(key, ids).unsqueeze(1) + places)
+    return shift_right(mixed, 64 - _UNIFORM_BITS).float() * 2.0**-_UNIFORM_BITS
 
 
 def mix(value: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:

@@ -23,7 +23,7 @@ from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.models import locate_model
-from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, UpdatePlan
+from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, TopLogProbs, UpdatePlan
 from dagrl.graph.specs import WorkerGroup
 from dagrl.workers.memory import tensor_bytes
 from dagrl.workers.overrides import apply_overrides, render_prompts
@@ -38,7 +38,7 @@ class PolicyWorker:
     The weights are fp32. With ``rollout`` it generates: from a copy that ``sync_rollout`` brings up to date, or in
     fp32 from the trained weights themselves where this rank has them whole.
 
-    Every rank must call ``update``, and where ranks share the weights out also ``compute_logprobs``,
+    Every rank must call ``update``, and where ranks share the weights out also ``compute_logprobs``, ``compute_topk``,
     ``sync_rollout`` and ``save``, in one order; a rank without rows passes none.
     """
 
@@ -102,6 +102,10 @@ class PolicyWorker:
     def compute_logprobs(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> LogProbs:
         """Log-probs and entropy under the current weights, without gradient."""
         return self._scorer.compute(tokens, micro_batch_size=micro_batch_size)
+
+    def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
+        """Log-probs and the k likeliest tokens under the current weights, without gradient."""
+        return self._scorer.compute_topk(tokens, k, micro_batch_size=micro_batch_size)
 
     def update(
         self,

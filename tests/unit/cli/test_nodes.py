@@ -52,3 +52,12 @@ def test_a_filter_and_a_file_without_any(monkeypatch, capsys, tmp_path) -> None:
     assert "    filters rows\n" in listed(monkeypatch, capsys, str(tmp_path / "my_filter.py"))
     (tmp_path / "no_nodes.py").write_text("")
     assert "no node or loss of its own" in listed(monkeypatch, capsys, str(tmp_path / "no_nodes.py"))
+
+
+def test_what_functions_beside_a_loss_read_and_give(monkeypatch, capsys) -> None:
+    shown = listed(monkeypatch, capsys)
+    reads = "    reads    new_logprobs, old_logprobs: f32[B T], advantages: f32[B T], response_mask: bool[B T]\n"
+    prepares = "    prepares covariance: f32[B T], selected: bool[B T]  by select_clip_cov, over each mini-batch\n"
+    assert reads + prepares in shown
+    reads = "    reads    response_mask: bool[B T], teacher_topk_ids: i64[B T K], teacher_topk_logprobs: f32[B T K]\n"
+    assert f"{reads}    projects logits to one number a token by teacher_kl\n" in shown

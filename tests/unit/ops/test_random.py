@@ -1,8 +1,9 @@
 """Stateless randomness: fixed for ever, one to one, without visible structure."""
 
+import pytest
 import torch
 
-from dagrl.ops.random import hash_ids, key_of
+from dagrl.ops.random import hash_ids, key_of, uniforms
 
 MASK = (1 << 64) - 1
 
@@ -37,3 +38,26 @@ def test_keys_depend_on_every_part_and_its_kind() -> None:
     assert len(keys) == 8
     assert key_of(3, "data", 7) == key_of(3, "data", 7)
     assert all(-(2**63) <= key < 2**63 for key in keys)
+
+
+def test_uniforms_depend_on_key_id_and_place_alone() -> None:
+    ids = torch.tensor([3, -5, 1 << 62, 3])
+    wide = uniforms(7, ids, 12)
+    assert torch.equal(wide[:, :5], uniforms(7, ids, 5))
+    assert torch.equal(wide[[2, 0]], uniforms(7, ids[[2, 0]], 12))
+    assert torch.equal(wide[0], wide[3])
+    assert not torch.equal(wide, uniforms(8, ids, 12))
+    assert wide.dtype == torch.float32
+
+
+def test_uniforms_are_uniform_and_independent() -> None:
+    drawn = uniforms(1, torch.arange(2000), 200).double()
+    assert float(drawn.min()) >= 0
+    assert float(drawn.max()) < 1
+    assert float(drawn.mean()) == pytest.approx(0.5, abs=0.002)
+    assert float(drawn.var()) == pytest.approx(1 / 12, abs=0.001)
+    counts = torch.histc(drawn, 20, 0, 1)
+    assert float((counts / drawn.numel() - 0.05).abs().max()) < 0.002
+    centred = drawn - 0.5
+    for other in (centred.roll(1, 0), centred.roll(1, 1)):
+        assert abs(float((centred * other).mean())) < 0.001
