@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dagrl.data.columns import Objects
     from dagrl.data.metrics import Max, Mean, Metrics, Min, Sum
     from dagrl.graph import (
+        Critic,
         Edge,
         LossColumns,
         LossTerms,
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
         Pipeline,
         Policy,
         ResourcePool,
+        RewardModel,
         WorkerGroup,
         adamw,
+        critic,
         loss,
         node,
         policy,
+        reward_model,
     )
     from dagrl.graph.progress import Progress
 
@@ -31,14 +35,15 @@ _HOMES = {
     "data.columns": ("Objects",),
     "data.metrics": ("Max", "Mean", "Metrics", "Min", "Sum"),
     "graph": (
-        "Edge", "LossColumns", "LossTerms", "ModelSpec", "Pipeline", "Policy", "ResourcePool", "WorkerGroup", "adamw",
-        "loss", "node", "policy",
+        "Critic", "Edge", "LossColumns", "LossTerms", "ModelSpec", "Pipeline", "Policy", "ResourcePool", "RewardModel",
+        "WorkerGroup", "adamw", "critic", "loss", "node", "policy", "reward_model",
     ),
     "graph.progress": ("Progress",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Critic",
     "Edge",
     "LossColumns",
     "LossTerms",
@@ -52,13 +57,16 @@ __all__ = [
     "Policy",
     "Progress",
     "ResourcePool",
+    "RewardModel",
     "Sum",
     "WorkerGroup",
     "__version__",
     "adamw",
+    "critic",
     "loss",
     "node",
     "policy",
+    "reward_model",
 ]
 
 

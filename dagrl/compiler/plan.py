@@ -75,7 +75,10 @@ Op = RunOp | SyncOp | FreeOp
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """A worker group that the step uses; ``parallel`` is how its processes hold the model: none if there is one."""
+    """A worker group that the step uses; ``parallel`` is how its processes hold the model: none if there is one.
+
+    ``role`` is what its workers are: a Policy, a Critic, a RewardModel.
+    """
 
     name: str
     model: str
@@ -83,6 +86,7 @@ class GroupPlan:
     trains: bool
     precision: str
     parallel: Literal["none", "replicate", "fsdp"] = "none"
+    role: str = "Policy"
 
 
 @dataclass(frozen=True)

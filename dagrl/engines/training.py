@@ -14,7 +14,7 @@ from torch import Tensor
 from dagrl.data.metrics import Mean, Metric, Metrics, Sum, merge_all
 from dagrl.engines.gradients import add_up_gradients, clip_gradients, global_norm
 from dagrl.engines.parallel import DataParallel
-from dagrl.engines.scoring import Cut, Scorer
+from dagrl.engines.passes import Cut, Passes
 from dagrl.engines.state import StatePart, WorkerState, put_state, take_state
 from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.contract import Read
@@ -48,11 +48,15 @@ class Trainer:
     """Trains the scorer's model with AdamW; ``total_steps`` updates make the whole schedule.
 
     Each rank of the scorer's group brings its own rows to every update, perhaps none. All of them make the same
-    step, as one process with all rows would: the merged metrics are those of that process.
+    step, as one process with all rows would: the merged metrics are those of that process. Their names begin with
+    ``role``.
     """
 
-    def __init__(self, scorer: Scorer, optimizer: AdamW, *, total_steps: int, dropout: bool) -> None:
+    def __init__(
+        self, scorer: Passes, optimizer: AdamW, *, total_steps: int, dropout: bool, role: str = "actor"
+    ) -> None:
         self.scorer = scorer
+        self._role = role
         self.spec = optimizer
         self.total_steps = total_steps
         self._parallel = scorer.parallel
@@ -95,7 +99,7 @@ class Trainer:
             ]
         finally:
             self.scorer.model.eval()
-        return merge_all(parts).merge({"actor/lr": self._once(lr)})
+        return merge_all(parts).merge({f"{self._role}/lr": self._once(lr)})
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
         """The tensors of the optimizer's state; none before the first step."""
@@ -114,7 +118,7 @@ class Trainer:
         mask = rows.tokens.response_mask
         denominators = self._denominators(mask)
         if denominators.tokens == 0:
-            return Metrics({"actor/empty_mini_batches": Sum(self._count)})
+            return Metrics({f"{self._role}/empty_mini_batches": Sum(self._count)})
         self._optimizer.zero_grad(set_to_none=True)
         metrics, loss = Metrics(), 0.0
         passes = [
@@ -132,9 +136,9 @@ class Trainer:
         norm = self._clipped_norm(plan.step)
         self._optimizer.step()
         own = {
-            "actor/loss": Mean(loss, self._count),
-            "actor/grad_norm": self._once(norm),
-            "actor/optimizer_steps": Sum(self._count),
+            f"{self._role}/loss": Mean(loss, self._count),
+            f"{self._role}/grad_norm": self._once(norm),
+            f"{self._role}/optimizer_steps": Sum(self._count),
         }
         return _joined(metrics, own)
 
@@ -154,18 +158,17 @@ class Trainer:
         """Add the gradient of one micro-batch; its metrics, and its share of the mini-batch's loss."""
         tokens, cut = self.scorer.cut(rows.tokens, slice(None))
         mask = tokens.response_mask
-        wants_entropy = any("new_entropy" in term.contract.engine_outputs for term in plan.loss.live)
-        scored = self.scorer.forward(tokens, with_entropy_grad=wants_entropy)
-        outputs = {"new_logprobs": scored.logprobs, "new_entropy": scored.entropy}
+        wanted = {name for term in plan.loss.live for name in term.contract.engine_outputs}
+        outputs = self.scorer.outputs(tokens, wanted)
         aliased = {column: outputs[output].detach() for column, output in plan.aliases.items()}
         columns = _loss_columns(rows.columns, plan.loss.reads(), cut, mask)
         losses, metrics = _sum_of_terms(plan.loss.live, {**columns, **aliased, **outputs}, mask)
         loss = aggregate(losses, mask, plan.loss_agg_mode, denominators, norm_length=plan.norm_length)
         loss.backward()
-        observed: dict[str, Metric] = {"actor/entropy": mean_metric(scored.entropy.detach(), mask)}
+        observed = self.scorer.observed(outputs, mask)
         if first and rows.rollout_logprobs is not None:
             rollout = cut.apply(rows.rollout_logprobs, ("T",)).to(mask.device)
-            observed |= _gap(scored.logprobs.detach(), rollout, mask)
+            observed |= _gap(outputs["new_logprobs"].detach(), rollout, mask)
         return _joined(metrics, observed), float(loss.detach())
 
     def _clipped_norm(self, step: int) -> float:

@@ -6,10 +6,11 @@ Never tensors, processes or files: a graph is data that the compiler reads.
 from dagrl.graph.losses import Loss, LossTerms, loss
 from dagrl.graph.node import Node, node
 from dagrl.graph.pipeline import Edge, Pipeline
-from dagrl.graph.roles import LossColumns, Policy
-from dagrl.graph.specs import ModelSpec, ResourcePool, WorkerGroup, adamw, policy
+from dagrl.graph.roles import Critic, LossColumns, Policy, RewardModel
+from dagrl.graph.specs import ModelSpec, ResourcePool, WorkerGroup, adamw, critic, policy, reward_model
 
 __all__ = [
+    "Critic",
     "Edge",
     "Loss",
     "LossColumns",
@@ -19,9 +20,12 @@ __all__ = [
     "Pipeline",
     "Policy",
     "ResourcePool",
+    "RewardModel",
     "WorkerGroup",
     "adamw",
+    "critic",
     "loss",
     "node",
     "policy",
+    "reward_model",
 ]

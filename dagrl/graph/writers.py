@@ -25,7 +25,8 @@ BUILT_IN_WRITERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(_TOKENS, ("generate",)),
         "old_logprobs": ("old_logprob",),
         "ref_logprobs": ("ref_logprob",),
-        "rewards": ("format_reward", "reward_function", "verify"),
+        "rewards": ("format_reward", "reward_function", "reward_model_score", "verify"),
+        "values": ("values",),
         "reward_details": ("reward_function",),
         "advantages": ("grpo_advantage", "rloo_advantage"),
     }
