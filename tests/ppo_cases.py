@@ -56,7 +56,8 @@ def ppo_file(folder: Path, *edits: tuple[str, str], name: str = "own_ppo.py") ->
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "own_gae.py").write_text(GAE)
     text = PPO.read_text()
-    imported = ("from dagrl.nodes import (\n    gae_advantage,", "from own_gae import gae_advantage\nfrom dagrl.nodes import (")
+    head = "from dagrl.nodes import ("
+    imported = (f"{head}\n    gae_advantage,", f"from own_gae import gae_advantage\n{head}")
     for old, new in (imported, *edits):
         assert text.count(old) >= 1, f"pipelines/ppo.py has no {old!r}"
         text = text.replace(old, new)
