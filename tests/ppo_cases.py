@@ -66,6 +66,17 @@ def ppo_file(folder: Path, *edits: tuple[str, str], name: str = "own_ppo.py") ->
     return file
 
 
+def scored_by(folder: str) -> tuple[tuple[str, str], ...]:
+    """Edits by which a reward model in fp32 gives the rewards."""
+    group = f"    scorer = WorkerGroup('scorer', reward_model({folder!r}, precision='fp32'), pool=pool)"
+    return (
+        ("import Pipeline, ResourcePool", "import Pipeline, reward_model, ResourcePool"),
+        ("    ref_logprob,\n", "    ref_logprob,\n    reward_model_score,\n"),
+        ("        reward = verify(batch, rollout)\n", "        reward = reward_model_score(scorer, batch, rollout)\n"),
+        ("    value_model = ", f"{group}\n    value_model = "),
+    )
+
+
 def load_ppo(folder: Path, *edits: tuple[str, str], **values: Any) -> LoadedPipelines:
     """The pipeline with fields set as on the command line."""
     given = {**SMALL, **{key: str(value) for key, value in values.items()}}

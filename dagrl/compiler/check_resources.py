@@ -72,7 +72,8 @@ def _model_problems(model: ModelSpec) -> Iterator[Problem]:
         yield from problems
         return
     if model.micro_batch_tokens < 1:
-        what = f"the {model.maker} has micro_batch_tokens={model.micro_batch_tokens}."
+        kind = model.maker.replace("_", " ")
+        what = f"the {kind} has micro_batch_tokens={model.micro_batch_tokens}."
         yield Problem(what, model.at, fix="give the tokens of a micro-batch, at least 1")
     fault = model_fault(model.model)
     if fault is None and model.role is not Policy:

@@ -10,7 +10,6 @@ from dagrl.workers.critic import CriticWorker
 from dagrl.workers.policy import PolicyWorker
 from dagrl.workers.reward_model import RewardModelWorker
 
-
 #: One rank's part of a worker group, whatever its role: what it holds and saves.
 ModelWorker = PolicyWorker | CriticWorker | RewardModelWorker
 
