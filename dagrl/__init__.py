@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dagrl.data.columns import Objects
     from dagrl.data.metrics import Max, Mean, Metrics, Min, Sum
     from dagrl.graph import (
+        Critic,
         Edge,
         LossColumns,
         LossTerms,
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
         Pipeline,
         Policy,
         ResourcePool,
+        RewardModel,
         WorkerGroup,
         adamw,
+        critic,
         loss,
         node,
         policy,
         refill,
+        reward_model,
     )
     from dagrl.graph.progress import Progress
 
@@ -32,14 +36,15 @@ _HOMES = {
     "data.columns": ("Objects",),
     "data.metrics": ("Max", "Mean", "Metrics", "Min", "Sum"),
     "graph": (
-        "Edge", "LossColumns", "LossTerms", "ModelSpec", "Pipeline", "Policy", "ResourcePool", "WorkerGroup", "adamw",
-        "loss", "node", "policy", "refill",
+        "Critic", "Edge", "LossColumns", "LossTerms", "ModelSpec", "Pipeline", "Policy", "ResourcePool", "RewardModel",
+        "WorkerGroup", "adamw", "critic", "loss", "node", "policy", "refill", "reward_model",
     ),
     "graph.progress": ("Progress",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Critic",
     "Edge",
     "LossColumns",
     "LossTerms",
@@ -53,14 +58,17 @@ __all__ = [
     "Policy",
     "Progress",
     "ResourcePool",
+    "RewardModel",
     "Sum",
     "WorkerGroup",
     "__version__",
     "adamw",
+    "critic",
     "loss",
     "node",
     "policy",
     "refill",
+    "reward_model",
 ]
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dagrl.compiler.plan import FreeOp, Input, LoopOp, Plan, RunOp, SyncOp
 from dagrl.errors import counted
 
+#: What a model is for, where it is no policy.
+_ROLES = {"Policy": "", "Critic": "critic, ", "RewardModel": "reward model, "}
 #: How the processes of a group hold its model; one process has nothing to say.
 _PARALLEL = {"none": "", "replicate": ", whole in each process (replicate)", "fsdp": ", a share in each process (fsdp)"}
 
@@ -36,8 +38,8 @@ def _head(plan: Plan) -> Iterator[str]:
     yield f"pipeline {plan.pipeline} on the {plan.machine.executor} executor, {processes}"
     for group in plan.groups:
         trains = "trained" if group.trains else "frozen"
-        parallel = _PARALLEL[group.parallel]
-        yield f"  group {group.name}: {group.model}, {group.precision}, {trains}, pool {group.pool}{parallel}"
+        kind = f"{group.model}, {_ROLES[group.role]}{group.precision}, {trains}"
+        yield f"  group {group.name}: {kind}, pool {group.pool}{_PARALLEL[group.parallel]}"
 
 
 def _ops(plan: Plan) -> Iterator[str]:

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
-from dagrl.errors import Location, Problem, sentence
+from dagrl.errors import Location, Problem, sentence, with_article
 from dagrl.graph.checks import CallView, view
 from dagrl.graph.contract import Check, Refusal
 from dagrl.graph.losses import LossTerm, LossTerms
 from dagrl.graph.options import type_fault
+from dagrl.graph.parameters import TOKEN_UNIFORM
 from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.roles import ENGINE_OUTPUTS_OF
 
 
 def refusal_problems(pipeline: Pipeline, call: Call, *, is_step: bool) -> Iterator[Problem]:
@@ -21,6 +23,7 @@ def refusal_problems(pipeline: Pipeline, call: Call, *, is_step: bool) -> Iterat
             yield Problem(what, call.at, fix="give one term a coefficient other than 0")
         for term in terms.terms:
             yield from _term_problems(term, seen)
+        yield from _foreign_outputs(call, terms)
         yield from _clashing_reads(call, terms)
     if call.contract.check is not None and _has_valid_options(call):
         yield from _refused(f"`{call.name}`", call.contract.check, seen, call.at)
@@ -41,6 +44,26 @@ def _term_problems(term: LossTerm, seen: CallView) -> Iterator[Problem]:
     if term.contract.check is not None and not term.problems and term.coefficient != 0:
         of_term = seen.with_options(term.option_values())
         yield from _refused(f"loss `{term.contract.name}`", term.contract.check, of_term, term.at)
+
+
+def _foreign_outputs(call: Call, terms: LossTerms) -> Iterator[Problem]:
+    """Engine outputs that a loss term reads and the model of the call's role does not give."""
+    if call.contract.role is None:
+        return
+    role = call.contract.role.protocol
+    for term in terms.live:
+        for output in sorted(_outputs_read(term) - ENGINE_OUTPUTS_OF[role]):
+            trained = with_article(role.__name__)
+            what = f"loss term `{term}` reads `{output}`, but `{call.name}` trains {trained}, which has no such output."
+            owners = [with_article(other.__name__) for other, found in ENGINE_OUTPUTS_OF.items() if output in found]
+            yield Problem(what, term.at, fix=f"give it to a call that trains {' or '.join(owners)}")
+
+
+def _outputs_read(term: LossTerm) -> frozenset[str]:
+    """The engine outputs that a term reads, its `prepare=` and `project=` functions included."""
+    hooks = [hook for hook in (term.contract.prepare, term.contract.project) if hook is not None]
+    drawn = frozenset({TOKEN_UNIFORM})
+    return frozenset(term.contract.engine_outputs).union(*(hook.engine_inputs for hook in hooks)) - drawn
 
 
 def _clashing_reads(call: Call, terms: LossTerms) -> Iterator[Problem]:

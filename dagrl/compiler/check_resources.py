@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from dagrl.compiler.machine import Machine
 from dagrl.errors import Location, Problem, counted
 from dagrl.graph.contract import Option
-from dagrl.graph.models import model_fault
+from dagrl.graph.models import head_fault, model_fault
 from dagrl.graph.options import option_problems, type_fault
+from dagrl.graph.roles import Critic, Policy
 from dagrl.graph.specs import AdamW, ModelSpec, ResourcePool, WorkerGroup
 
 if TYPE_CHECKING:
@@ -66,14 +67,17 @@ def _crowded(pools: Sequence[ResourcePool], machine: Machine) -> Iterator[Proble
 
 
 def _model_problems(model: ModelSpec) -> Iterator[Problem]:
-    problems = _type_problems("policy", model, model.at)
+    problems = _type_problems(model.maker, model, model.at)
     if problems:
         yield from problems
         return
     if model.micro_batch_tokens < 1:
-        what = f"the policy has micro_batch_tokens={model.micro_batch_tokens}."
+        kind = model.maker.replace("_", " ")
+        what = f"the {kind} has micro_batch_tokens={model.micro_batch_tokens}."
         yield Problem(what, model.at, fix="give the tokens of a micro-batch, at least 1")
     fault = model_fault(model.model)
+    if fault is None and model.role is not Policy:
+        fault = head_fault(model.model, new_head=model.role is Critic)
     if fault is not None:
         yield Problem(fault[0], model.at, fix=fault[1])
     if model.optimizer is not None:

@@ -76,6 +76,7 @@ def _group_plans(calls: Sequence[Call], machine: Machine) -> tuple[GroupPlan, ..
             trains=group.model.optimizer is not None,
             precision=group.model.precision,
             parallel=parallel_strategy(group, machine),
+            role=group.model.role.__name__,
         )
         for group in groups.values()
     )

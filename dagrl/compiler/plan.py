@@ -106,7 +106,10 @@ Op = RunOp | SyncOp | FreeOp | LoopOp
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """A worker group that the step uses; ``parallel`` is how its processes hold the model: none if there is one."""
+    """A worker group that the step uses; ``parallel`` is how its processes hold the model: none if there is one.
+
+    ``role`` is what its workers are: a Policy, a Critic, a RewardModel.
+    """
 
     name: str
     model: str
@@ -114,6 +117,7 @@ class GroupPlan:
     trains: bool
     precision: str
     parallel: Literal["none", "replicate", "fsdp"] = "none"
+    role: str = "Policy"
 
 
 @dataclass(frozen=True)

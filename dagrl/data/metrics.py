@@ -1,8 +1,8 @@
 """Metrics that merge exactly over micro-batches, shards and batches: sums and counts, never means of means."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import fsum, nan
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,57 @@ class Sum:
         return Sum(self.value + other.value)
 
 
-Metric = Mean | Max | Min | Sum
+#: What is left of the variance of equal numbers, by their squares.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class ExplainedVariance:
+    """How much of the variance of targets a forecast explains: 1 - Var(target - forecast) / Var(target).
+
+    Kept as sums of targets and errors and of their squares. 1 is a perfect forecast, 0 one as good as any constant;
+    it may be negative. Of targets that do not vary, or none, it is NaN.
+    """
+
+    count: float
+    target: float
+    target_squared: float
+    error: float
+    error_squared: float
+
+    @classmethod
+    def of(cls, targets: Sequence[float], forecasts: Sequence[float]) -> "ExplainedVariance":
+        """From the numbers themselves."""
+        errors = [target - forecast for target, forecast in zip(targets, forecasts, strict=True)]
+        return cls(
+            float(len(targets)), fsum(targets), fsum(t * t for t in targets), fsum(errors), fsum(e * e for e in errors)
+        )
+
+    def merge(self, other: "ExplainedVariance") -> "ExplainedVariance":
+        """Over both parts."""
+        return ExplainedVariance(
+            self.count + other.count,
+            self.target + other.target,
+            self.target_squared + other.target_squared,
+            self.error + other.error,
+            self.error_squared + other.error_squared,
+        )
+
+    @property
+    def value(self) -> float:
+        """The explained share, NaN where the targets do not vary."""
+        if not self.count:
+            return nan
+        varied = self.target_squared - self.target**2 / self.count
+        left = self.error_squared - self.error**2 / self.count
+        return 1.0 - left / varied if varied > _ROUNDING * self.target_squared else nan
+
+
+Metric = Mean | Max | Min | Sum | ExplainedVariance
 
 
 class Metrics(Mapping[str, Metric]):
-    """An immutable mapping from a metric's name, e.g. ``reward/mean``, to its Mean, Max, Min or Sum."""
+    """An immutable mapping from a metric's name, e.g. ``reward/mean``, to its Mean, Max, Min, Sum or the like."""
 
     def __init__(self, values: Mapping[str, Metric] | None = None) -> None:
         self._values = dict(values or {})
@@ -109,6 +155,8 @@ def _merge(left: Metric, right: Metric) -> Metric:
         case Min(), Min():
             return left.merge(right)
         case Sum(), Sum():
+            return left.merge(right)
+        case ExplainedVariance(), ExplainedVariance():
             return left.merge(right)
         case _:
             raise TypeError(f"cannot merge {left} and {right}")

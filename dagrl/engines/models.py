@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from logging import CRITICAL, getLogger
 from pathlib import Path
@@ -33,23 +33,34 @@ def load_model(folder_or_name: str, *, dtype: torch.dtype, attn_implementation: 
 
     Raises ConfigError where there is none, it cannot be read, or its weights do not fill its config.
     """
-    with _refusing("model", folder_or_name):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+    model, report = load_as(AutoModelForCausalLM, folder_or_name, dtype=dtype, attn_implementation=attn_implementation)
+    check_weights(folder_or_name, report, model.state_dict(), kind="a causal language model")
+    return model
+
+
+def load_as(
+    auto_class: Any, folder_or_name: str, *, dtype: torch.dtype, attn_implementation: str, **config: Any
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    """A model of one of transformers' auto classes, and its report of weights that it missed or had no place for.
+
+    ``config`` replaces fields of the model's own. Raises ConfigError where there is none or it cannot be read.
+    """
+    with refusing("model", folder_or_name):
+        loaded: Any = auto_class.from_pretrained(
             folder_or_name,
             dtype=dtype,
             attn_implementation=attn_implementation,
             trust_remote_code=False,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            **config,
         )
-    model, report = loaded
-    _check_weights(folder_or_name, report, model.state_dict())
-    return model
+    return loaded
 
 
 def load_tokenizer(folder_or_name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model. Raises ConfigError where there is none or it cannot be read."""
-    with _refusing("tokenizer", folder_or_name):
+    with refusing("tokenizer", folder_or_name):
         tokenizer = AutoTokenizer.from_pretrained(folder_or_name, trust_remote_code=False)
         # Without its files some classes load as a shell: special tokens and no vocabulary.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
@@ -101,7 +112,8 @@ def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
     Ids outside the vocabulary do not count. Raises ConfigError if none is left.
     """
     size = _vocabulary_size(model)
-    generation = _inside(_ids(model.generation_config.eos_token_id), size) if model.generation_config else []
+    config = _generation_config(model)
+    generation = _inside(_ids(config.eos_token_id), size) if config else []
     others = _ids(_text_config(model).eos_token_id) + _ids(tokenizer.eos_token_id)
     stops = frozenset(generation or _inside(others, size))
     if not stops:
@@ -114,7 +126,7 @@ def pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 
     Ids outside the vocabulary are passed over. Raises ConfigError if none is left.
     """
-    generation = model.generation_config
+    generation = _generation_config(model)
     candidates = _ids(tokenizer.pad_token_id)
     candidates += _ids(generation.pad_token_id) if generation else []
     candidates += _ids(_text_config(model).pad_token_id) + _ids(tokenizer.eos_token_id)
@@ -130,6 +142,11 @@ def context_length(model: PreTrainedModel) -> int | None:
     """The most tokens, prompt and response together, that the model has positions for; None is no bound."""
     # GPT-2's n_positions and its like answer to the same name.
     return getattr(_text_config(model), "max_position_embeddings", None)
+
+
+def _generation_config(model: PreTrainedModel) -> GenerationConfig | None:
+    """None for a model that does not generate."""
+    return model.generation_config if model.can_generate() else None
 
 
 def _text_config(model: PreTrainedModel) -> Any:
@@ -197,8 +214,9 @@ def _write_configs(model: PreTrainedModel, dtype: torch.dtype, folder: Path) -> 
     config.dtype = dtype
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
-    if model.generation_config:
-        model.generation_config.to_json_file(folder / "generation_config.json")
+    generation = _generation_config(model)
+    if generation:
+        generation.to_json_file(folder / "generation_config.json")
 
 
 @contextmanager
@@ -222,7 +240,7 @@ def _quiet() -> Generator[None]:
 
 
 @contextmanager
-def _refusing(kind: str, reference: str) -> Generator[None]:
+def refusing(kind: str, reference: str) -> Generator[None]:
     """Run a load quietly and turn its failure into a ConfigError."""
     problem = _missing(kind, reference)
     if problem:
@@ -263,16 +281,22 @@ def _unreadable(kind: str, reference: str, error: Exception) -> Problem:
     return Problem(f"the {kind} cannot be loaded", facts=((kind, repr(reference)), ("cause", cause)), fix=fix)
 
 
-def _check_weights(reference: str, report: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Refuse weights that transformers would fill in at random, and layers that it would leave out."""
+def check_weights(
+    reference: str, report: Mapping[str, Any], known: Iterable[str], *, kind: str, may_lack: Collection[str] = ()
+) -> None:
+    """Refuse weights that transformers would fill in at random, and layers that it would leave out.
+
+    ``known`` are the model's weights, ``may_lack`` those of them that need not be in the files.
+    """
     mismatched = [f"{name}: {tuple(have)} for {tuple(want)}" for name, have, want in report["mismatched_keys"]]
     spare = _spare_layers(report["unexpected_keys"], known)
-    found = (("missing", report["missing_keys"]), ("shapes", mismatched), ("more layers", spare))
+    missing = set(report["missing_keys"]) - set(may_lack)
+    found = (("missing", missing), ("shapes", mismatched), ("more layers", spare))
     facts = [(label, _few(names)) for label, names in found]
     facts = [(label, text) for label, text in facts if text]
     if facts:
         what = "the weights do not fill the model that config.json describes"
-        fix = "check that weights and config.json belong together, as a causal language model"
+        fix = f"check that weights and config.json belong together, as {kind}"
         raise ConfigError([Problem(what, facts=(("model", repr(reference)), *facts), fix=fix)])
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from dagrl.data.metrics import Metric
 from dagrl.engines.parallel import SINGLE, DataParallel
+from dagrl.engines.passes import Passes, one_token
 from dagrl.engines.projection import LogitReader, TopK
-from dagrl.engines.sharding import reshard, shard
+from dagrl.engines.sharding import reshard
 from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.progress import Progress
 from dagrl.graph.roles import LogProbs, TokenBatch, TopLogProbs
 from dagrl.graph.specs import Precision
 from dagrl.ops.logprobs import token_logprobs
+from dagrl.ops.masks import mean_metric
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,29 +39,10 @@ class ResponseTokens(NamedTuple):
     temperatures: Float32[Tensor, " N"]
 
 
-class Cut(NamedTuple):
-    """The places of a batch that are kept: prompt places ``first`` to ``prompt``, and ``response`` response places."""
+class Scorer(Passes):
+    """Log-probs and entropy of token batches, as the passes of a causal language model."""
 
-    first: int
-    prompt: int
-    response: int
-
-    def apply(self, column: Tensor, dims: tuple[str, ...]) -> Tensor:
-        """A column [B, *dims], cut in P, T and S; other dims stay."""
-        kept = {
-            "P": slice(self.first, self.prompt),
-            "T": slice(0, self.response),
-            "S": slice(self.first, self.prompt + self.response),
-        }
-        return column[(slice(None), *(kept.get(dim, slice(None)) for dim in dims))]
-
-
-class Scorer:
-    """Scores token batches; the model stays in eval mode unless told to use dropout.
-
-    ``precision="bf16"`` computes under autocast over the model's own weights. Where ranks share the weights out,
-    every rank must run the same number of passes.
-    """
+    output_names = ("new_logprobs", "new_entropy")
 
     def __init__(
         self,
@@ -68,14 +52,23 @@ class Scorer:
         micro_batch_tokens: int,
         parallel: DataParallel = SINGLE,
     ) -> None:
-        self.model = model.eval()
-        self.micro_batch_tokens = micro_batch_tokens
-        self.parallel = parallel
-        self._bf16 = precision == "bf16"
-        self._module = _Scoring(model)
-        if parallel.sharded:
-            shard(self._module, decoder_layers(model), parallel)
-        self.device = next(model.parameters()).device
+        module = _Scoring(model.eval())
+        super().__init__(model, module, precision=precision, micro_batch_tokens=micro_batch_tokens, parallel=parallel)
+
+    def outputs(
+        self, tokens: TokenBatch, wanted: Collection[str], readers: Sequence[LogitReader] = ()
+    ) -> tuple[dict[str, Float32[Tensor, "B T"]], list[Tensor]]:
+        """``new_logprobs`` and ``new_entropy``; the latter has no gradient unless it is wanted."""
+        scored, read = self.read(tokens, readers, with_entropy_grad="new_entropy" in wanted)
+        return _by_name(scored), read
+
+    def compute_outputs(self, tokens: TokenBatch, *, micro_batch_size: int) -> dict[str, Float32[Tensor, "B T"]]:
+        """``outputs`` without gradient, in micro-batches, on the device of the input."""
+        return _by_name(self.compute(tokens, micro_batch_size=micro_batch_size))
+
+    def observed(self, outputs: Mapping[str, Tensor], mask: Bool[Tensor, "B T"]) -> dict[str, Metric]:
+        """The policy's entropy."""
+        return {"actor/entropy": mean_metric(outputs["new_entropy"].detach(), mask)}
 
     def forward(self, tokens: TokenBatch, *, with_entropy_grad: bool = False) -> LogProbs:
         """Log-probs and entropy, [B T] each, 0 where response_mask is False."""
@@ -137,45 +130,9 @@ class Scorer:
             self.empty_pass()
         reshard(self._module)
 
-    def missing_passes(self, own: int) -> int:
-        """How many passes this rank lacks to as many as the rank with most; asked before any of them."""
-        return self.parallel.max(own) - own if self.parallel.sharded else 0
-
     def empty_pass(self) -> Float[Tensor, ""]:
         """A pass that reaches every weight and changes nothing: a loss of 0."""
-        return self.forward(_one_token(self.device)).logprobs.sum() * 0.0
-
-    def micro_batches(self, tokens: TokenBatch, micro_batch_size: int) -> Iterator[slice]:
-        """Consecutive rows: ``micro_batch_size`` of them, or as many as the token budget holds if 0."""
-        num_rows, width = tokens.input_ids.shape
-        size = micro_batch_size or max(1, self.micro_batch_tokens // max(1, width))
-        return (slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size))
-
-    def take(self, tokens: TokenBatch, rows: slice) -> TokenBatch:
-        """The rows, on the model's device, without columns in which none of them has a token."""
-        return self.cut(tokens, rows)[0]
-
-    def cut(self, tokens: TokenBatch, rows: slice) -> tuple[TokenBatch, Cut]:
-        """``take``, and what was cut off, so that other columns of the rows can follow."""
-        part = TokenBatch(*(column[rows].to(self.device) for column in tokens))
-        width = part.response_mask.shape[1]
-        used = part.attention_mask.any(0)
-        prompt, response = used[: used.numel() - width], used[used.numel() - width :]
-        first = int(prompt.int().argmax())
-        last = int(response.nonzero()[-1]) + 1 if bool(response.any()) else 0
-        cut = Cut(first, prompt.numel(), last)
-        if first == 0 and last == width:
-            return part, cut
-        return (
-            TokenBatch(
-                cut.apply(part.input_ids, ("S",)),
-                cut.apply(part.attention_mask, ("S",)),
-                cut.apply(part.position_ids, ("S",)),
-                cut.apply(part.response_mask, ("T",)),
-                part.temperatures,
-            ),
-            cut,
-        )
+        return self.forward(one_token(self.device)).logprobs.sum() * 0.0
 
 
 class _Scoring(nn.Module):
@@ -247,11 +204,8 @@ def _placed(values: Tensor, mask: Tensor) -> Tensor:
     return blank.masked_scatter(mask.reshape(*mask.shape, *[1] * (values.ndim - 1)), values)
 
 
-def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The layers that repeat: those that the model's family never splits over devices."""
-    kinds = set(model._no_split_modules or ())  # pyright: ignore[reportPrivateUsage] - the only place that says it
-    lists = [module for module in _module(model).modules() if isinstance(module, nn.ModuleList)]
-    return [layer for layers in lists for layer in layers if type(layer).__name__ in kinds]
+def _by_name(scored: LogProbs) -> dict[str, Float32[Tensor, "B T"]]:
+    return dict(zip(Scorer.output_names, scored, strict=True))
 
 
 def output_head(model: PreTrainedModel) -> nn.Linear:
@@ -260,22 +214,6 @@ def output_head(model: PreTrainedModel) -> nn.Linear:
     if not isinstance(head, nn.Linear):
         raise TrainingError(f"{type(model).__name__} has no linear output embedding to take log-probs from")
     return head
-
-
-def _one_token(device: torch.device) -> TokenBatch:
-    """The smallest batch that reaches every weight."""
-    return TokenBatch(
-        input_ids=torch.zeros(1, 2, dtype=torch.int64, device=device),
-        attention_mask=torch.ones(1, 2, dtype=torch.bool, device=device),
-        position_ids=torch.arange(2, device=device)[None],
-        response_mask=torch.ones(1, 1, dtype=torch.bool, device=device),
-        temperatures=torch.ones(1, device=device),
-    )
-
-
-def _module(model: PreTrainedModel) -> nn.Module:
-    """The model as torch types it."""
-    return model
 
 
 def _identity(logits: Tensor) -> Tensor:

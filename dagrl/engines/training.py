@@ -15,15 +15,15 @@ from torch import Tensor
 from dagrl.data.metrics import Mean, Metric, Metrics, Sum, merge_all
 from dagrl.engines.gradients import add_up_gradients, clip_gradients, global_norm
 from dagrl.engines.parallel import DataParallel
+from dagrl.engines.passes import Cut, Passes
 from dagrl.engines.prepared import MiniBatch, Prepared, hide_untrained, needs_forward, prepare_hooks, prepare_terms
 from dagrl.engines.projection import projections
-from dagrl.engines.scoring import Cut, Scorer
 from dagrl.engines.state import StatePart, WorkerState, put_state, take_state
 from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.contract import Read
 from dagrl.graph.losses import LossTerm
 from dagrl.graph.progress import Progress, progress_heard
-from dagrl.graph.roles import LogProbs, LossColumns, TokenBatch, UpdatePlan
+from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import AdamW
 from dagrl.ops.aggregate import Denominators, aggregate
 from dagrl.ops.masks import max_metric, mean_metric
@@ -56,7 +56,7 @@ class _Pass(NamedTuple):
 
     cut: Cut
     mask: Tensor
-    scored: LogProbs
+    outputs: dict[str, Tensor]
     columns: dict[str, Tensor]
     projected: dict[int, dict[str, Tensor]]
 
@@ -65,11 +65,15 @@ class Trainer:
     """Trains the scorer's model with AdamW; ``total_steps`` updates make the whole schedule.
 
     Each rank of the scorer's group brings its own rows to every update, perhaps none. All of them make the same
-    step, as one process with all rows would: the merged metrics are those of that process.
+    step, as one process with all rows would: the merged metrics are those of that process. Their names begin with
+    ``role``.
     """
 
-    def __init__(self, scorer: Scorer, optimizer: AdamW, *, total_steps: int, dropout: bool) -> None:
+    def __init__(
+        self, scorer: Passes, optimizer: AdamW, *, total_steps: int, dropout: bool, role: str = "actor"
+    ) -> None:
         self.scorer = scorer
+        self._role = role
         self.spec = optimizer
         self.total_steps = total_steps
         self._parallel = scorer.parallel
@@ -112,7 +116,7 @@ class Trainer:
             ]
         finally:
             self.scorer.model.eval()
-        return merge_all(parts).merge({"actor/lr": self._once(lr)})
+        return merge_all(parts).merge({f"{self._role}/lr": self._once(lr)})
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
         """The tensors of the optimizer's state; none before the first step."""
@@ -131,7 +135,7 @@ class Trainer:
         mask = rows.tokens.response_mask
         denominators = self._denominators(mask)
         if denominators.tokens == 0:
-            return Metrics({"actor/empty_mini_batches": Sum(self._count)})
+            return Metrics({f"{self._role}/empty_mini_batches": Sum(self._count)})
         self._optimizer.zero_grad(set_to_none=True)
         metrics, loss = Metrics(), 0.0
         passes = [
@@ -150,9 +154,9 @@ class Trainer:
         norm = self._clipped_norm(plan.step)
         self._optimizer.step()
         own = {
-            "actor/loss": Mean(loss, self._count),
-            "actor/grad_norm": self._once(norm),
-            "actor/optimizer_steps": Sum(self._count),
+            f"{self._role}/loss": Mean(loss, self._count),
+            f"{self._role}/grad_norm": self._once(norm),
+            f"{self._role}/optimizer_steps": Sum(self._count),
         }
         return _joined(metrics, own)
 
@@ -164,14 +168,14 @@ class Trainer:
         if not any(prepare_hooks(terms)):
             return rows, None
         ahead: _Pass | None = None
-        scored: LogProbs | None = None
+        outputs: dict[str, Tensor] | None = None
         if needs_forward(terms, plan.aliases):
             if self._is_one_pass(passes):
                 ahead = self._forward(rows.take(passes[0]), plan) if passes else None
-                scored = _spread(rows.tokens.response_mask, passes, ahead)
+                outputs = _spread(self.scorer.output_names, rows.tokens.response_mask, passes, ahead)
             else:
-                scored = self._scored(rows.tokens, plan.micro_batch_size)
-        batch = MiniBatch(rows.tokens, rows.columns, rows.seeds, number, scored, plan.aliases)
+                outputs = self._computed(rows.tokens, plan.micro_batch_size)
+        batch = MiniBatch(rows.tokens, rows.columns, rows.seeds, number, outputs, plan.aliases)
         prepared = prepare_terms(terms, batch, self._parallel, self.scorer.device)
         return replace(rows, prepared=prepared), ahead
 
@@ -183,12 +187,12 @@ class Trainer:
         counts = [int(count) for count in self._parallel.gather(torch.tensor([len(passes)]))]
         return not self._dropout and max(counts) <= 1 and (not self._parallel.sharded or min(counts) == 1)
 
-    def _scored(self, tokens: TokenBatch, micro_batch_size: int) -> LogProbs:
+    def _computed(self, tokens: TokenBatch, micro_batch_size: int) -> dict[str, Tensor]:
         """A forward pass without gradient or dropout."""
         self.scorer.model.eval()
         try:
             with progress_heard(lambda done, total, unit: None):
-                return self.scorer.compute(tokens, micro_batch_size=micro_batch_size)
+                return self.scorer.compute_outputs(tokens, micro_batch_size=micro_batch_size)
         finally:
             self.scorer.model.train(self._dropout)
 
@@ -207,19 +211,18 @@ class Trainer:
         tokens, cut = self.scorer.cut(rows.tokens, slice(None))
         mask = tokens.response_mask
         terms = plan.loss.live
-        wants_entropy = any("new_entropy" in term.contract.engine_outputs for term in terms)
+        wanted = {name for term in terms for name in term.contract.engine_outputs}
         columns = _loss_columns(rows.columns, plan.loss.reads(), cut, mask)
         readers = projections(terms, columns, plan.aliases, mask)
-        scored, read = self.scorer.read(tokens, list(readers.values()), with_entropy_grad=wants_entropy)
+        outputs, read = self.scorer.outputs(tokens, wanted, list(readers.values()))
         projected = {term: {readers[term].hook.name: value} for term, value in zip(readers, read, strict=True)}
-        return _Pass(cut, mask, scored, columns, projected)
+        return _Pass(cut, mask, outputs, columns, projected)
 
     def _backward(
         self, rows: _Rows, plan: UpdatePlan, denominators: Denominators, ahead: _Pass | None, *, first: bool
     ) -> tuple[Metrics, float]:
         """Add the gradient of one micro-batch; its metrics, and its share of the mini-batch's loss."""
-        cut, mask, scored, columns, projected = ahead or self._forward(rows, plan)
-        outputs = {"new_logprobs": scored.logprobs, "new_entropy": scored.entropy}
+        cut, mask, outputs, columns, projected = ahead or self._forward(rows, plan)
         aliased = {column: outputs[output].detach() for column, output in plan.aliases.items()}
         prepared = {
             number: _loss_columns(rows.prepared[number], hook.gives, cut, mask)
@@ -229,10 +232,10 @@ class Trainer:
         losses, metrics = _sum_of_terms(plan.loss.live, {**columns, **aliased, **outputs}, mask, given)
         loss = aggregate(losses, mask, plan.loss_agg_mode, denominators, norm_length=plan.norm_length)
         loss.backward()
-        observed: dict[str, Metric] = {"actor/entropy": mean_metric(scored.entropy.detach(), mask)}
+        observed = self.scorer.observed(outputs, mask)
         if first and rows.rollout_logprobs is not None:
             rollout = cut.apply(rows.rollout_logprobs, ("T",)).to(mask.device)
-            observed |= _gap(scored.logprobs.detach(), rollout, mask)
+            observed |= _gap(outputs["new_logprobs"].detach(), rollout, mask)
         return _joined(metrics, observed), float(loss.detach())
 
     def _clipped_norm(self, step: int) -> float:
@@ -298,12 +301,11 @@ def _loss_columns(columns: Mapping[str, Tensor], reads: Sequence[Read], cut: Cut
     return narrowed
 
 
-def _spread(mask: Tensor, passes: Sequence[slice], ahead: _Pass | None) -> LogProbs:
-    """What the one pass scored, detached, at its places among all rows of this rank; 0 elsewhere."""
-    whole = LogProbs(*(torch.zeros(mask.shape, device=mask.device) for _ in LogProbs._fields))
-    if ahead is not None:
-        for values, scored in zip(whole, ahead.scored, strict=True):
-            values[passes[0], : scored.shape[1]] = scored.detach().to(mask.device)
+def _spread(names: Sequence[str], mask: Tensor, passes: Sequence[slice], ahead: _Pass | None) -> dict[str, Tensor]:
+    """What the one pass gave, detached, at its places among all rows of this rank; 0 elsewhere, and without a pass."""
+    whole = {name: torch.zeros(mask.shape, device=mask.device) for name in names}
+    for name, values in ahead.outputs.items() if ahead is not None else ():
+        whole[name][passes[0], : values.shape[1]] = values.detach().to(mask.device)
     return whole
 
 

@@ -7,10 +7,11 @@ from dagrl.graph.losses import Loss, LossTerms, loss
 from dagrl.graph.node import Node, node
 from dagrl.graph.pipeline import Edge, Pipeline
 from dagrl.graph.refill import refill
-from dagrl.graph.roles import LossColumns, Policy
-from dagrl.graph.specs import ModelSpec, ResourcePool, WorkerGroup, adamw, policy
+from dagrl.graph.roles import Critic, LossColumns, Policy, RewardModel
+from dagrl.graph.specs import ModelSpec, ResourcePool, WorkerGroup, adamw, critic, policy, reward_model
 
 __all__ = [
+    "Critic",
     "Edge",
     "Loss",
     "LossColumns",
@@ -20,10 +21,13 @@ __all__ = [
     "Pipeline",
     "Policy",
     "ResourcePool",
+    "RewardModel",
     "WorkerGroup",
     "adamw",
+    "critic",
     "loss",
     "node",
     "policy",
     "refill",
+    "reward_model",
 ]

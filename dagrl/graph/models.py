@@ -1,11 +1,15 @@
 """Where a model reference points, looked up without loading anything."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from dagrl.errors import UserError
 from dagrl.zoo import model_folder
 
 ZOO = "zoo:"
+#: How the classes end whose head gives numbers for tokens or sequences, as `architectures` in config.json names them.
+SCORING_HEADS = ("ForTokenClassification", "ForSequenceClassification")
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 
@@ -41,6 +45,32 @@ def model_fault(reference: str) -> tuple[str, str] | None:
     if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
         return f"`{reference}` has no weights (*.safetensors).", "give a folder in Hugging Face format"
     return None
+
+
+def head_fault(reference: str, *, new_head: bool) -> tuple[str, str] | None:
+    """Why a model cannot give one number for each token, and how to mend it, as far as its config.json tells.
+
+    ``new_head`` lets a causal language model do, which then gets one.
+    """
+    config = _config(reference)
+    if config is None:
+        return None
+    fix = "name a sequence- or token-classification model with one label (`num_labels=1`)"
+    name = str((config.get("architectures") or ["unknown class"])[0])
+    if not name.endswith(SCORING_HEADS):
+        return None if new_head else (f"`{reference}` is a {name}, which has no head that gives a score.", fix)
+    # transformers counts two labels where a config does not list them.
+    labels = len(config.get("id2label") or ("LABEL_0", "LABEL_1"))
+    return None if labels == 1 else (f"the head of `{reference}` gives {labels} numbers, not one.", fix)
+
+
+def _config(reference: str) -> dict[str, Any] | None:
+    """The config of a model on this machine that can be read."""
+    try:
+        config = json.loads((Path(locate_model(reference)) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return config if isinstance(config, dict) else None
 
 
 def weight_bytes(reference: str) -> int | None:

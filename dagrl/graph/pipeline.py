@@ -20,7 +20,7 @@ from dagrl.graph.contract import NodeContract, Read
 from dagrl.graph.losses import LossTerms
 from dagrl.graph.options import did_you_mean, option_problems, type_fault, with_defaults
 from dagrl.graph.source import caller_location
-from dagrl.graph.specs import WorkerGroup, require_name
+from dagrl.graph.specs import WorkerGroup, maker_of, require_name
 
 if TYPE_CHECKING:
     from dagrl.graph.node import Node
@@ -325,6 +325,7 @@ class Pipeline:
         (group,) = groups
         if group.model.role is not role.protocol:
             wanted, got = with_article(role.protocol.__name__), with_article(group.model.role.__name__)
-            what = f"`{contract.name}` needs {wanted}, `{group.name}` is {got}."
-            self.report(what, at=at, fix=f"bind `{contract.name}` to a group of that role")
+            what = f"`{contract.name}` needs {wanted}, `{group.name}` is {got} (made at {group.at})."
+            fix = f"pass a worker group whose model is made by `{maker_of(role.protocol)}(...)`"
+            self.report(what, at=at, fix=fix)
         return group

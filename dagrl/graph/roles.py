@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jaxtyping import Bool, Float32, Int64
@@ -155,5 +156,38 @@ class Policy(Protocol):
         ...
 
 
-#: The protocols a node may name as its first parameter.
-ROLES: frozenset[type] = frozenset({Policy})
+class Critic(Protocol):
+    """A model that foretells the return: a value before each token of a response; with an optimizer it learns."""
+
+    def compute_values(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> Float32[Tensor, "B T"]:
+        """Values under the current weights, without gradient, 0 where response_mask is False.
+
+        The value at place t is that of the state before token t: it depends on no token from t on, nor on the
+        temperatures.
+        """
+        ...
+
+    def update(self, tokens: TokenBatch, columns: LossColumns, seeds: Int64[Tensor, " B"], plan: UpdatePlan) -> Metrics:
+        """Minimise the plan's loss on the rows, as ``Policy.update`` does; its engine output is ``new_values``."""
+        ...
+
+
+class RewardModel(Protocol):
+    """A frozen model that scores conversations."""
+
+    def score(
+        self, messages: Objects[Sequence[Message]], responses: Sequence[str], *, micro_batch_size: int = 0
+    ) -> Float32[Tensor, " B"]:
+        """The score of each conversation with its response as the last turn; a row depends on no other."""
+        ...
+
+
+#: The protocols a node may name as its first parameter, and the engine outputs that their losses may read.
+ENGINE_OUTPUTS_OF: Mapping[type, frozenset[str]] = MappingProxyType(
+    {
+        Policy: frozenset({"new_logprobs", "new_entropy", "new_logits"}),
+        Critic: frozenset({"new_values"}),
+        RewardModel: frozenset(),
+    }
+)
+ROLES: frozenset[type] = frozenset(ENGINE_OUTPUTS_OF)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dagrl.errors import Location, PipelineFileError, Problem, with_article
-from dagrl.graph.roles import Policy
+from dagrl.graph.roles import Critic, Policy, RewardModel
 from dagrl.graph.source import caller_location
 
 Precision = Literal["bf16", "fp32"]
@@ -78,7 +78,7 @@ def adamw(
     weight_decay: float = 0.0,
     max_grad_norm: float | None = 1.0,
 ) -> AdamW:
-    """AdamW (arXiv 1711.05101) for ``policy(..., optimizer=)``.
+    """AdamW (arXiv 1711.05101) for ``policy(..., optimizer=)`` and ``critic(..., optimizer=)``.
 
     ``warmup`` counts steps; ``max_grad_norm=None`` turns clipping off. ``decay`` runs over the run's steps.
     """
@@ -103,6 +103,20 @@ class ModelSpec:
     stop_tokens: tuple[str | int, ...] | None = None
     parallel: Parallel = "auto"
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
+
+    @property
+    def maker(self) -> str:
+        """The function that makes such a spec in a pipeline file."""
+        return maker_of(self.role)
+
+
+#: The function that makes the specs of each role.
+_MAKERS = {Policy: "policy", Critic: "critic", RewardModel: "reward_model"}
+
+
+def maker_of(role: type) -> str:
+    """The function that makes specs of the role in a pipeline file."""
+    return _MAKERS[role]
 
 
 def policy(
@@ -144,6 +158,50 @@ def policy(
         template,
         stops,  # pyright: ignore[reportArgumentType] - a text is refused with the other types
         parallel,
+    )
+
+
+def critic(
+    model: str,
+    *,
+    optimizer: AdamW | None = None,
+    precision: Precision = "bf16",
+    micro_batch_tokens: int = 16384,
+    parallel: Parallel = "auto",
+) -> ModelSpec:
+    """A value model: the body of ``model`` with a head that gives one number before each token.
+
+    ``model`` is any causal language model, whose new head is zero (all values are exactly 0 until it has learned), or
+    a sequence- or token-classification model with one label, such as a reward model or a critic of an earlier run,
+    whose head is kept. Body and head are trained, without dropout. The other options are those of ``policy``.
+    """
+    return ModelSpec(Critic, model, optimizer, precision, micro_batch_tokens=micro_batch_tokens, parallel=parallel)
+
+
+def reward_model(
+    model: str,
+    *,
+    precision: Precision = "bf16",
+    micro_batch_tokens: int = 16384,
+    chat_template: str | None = None,
+    parallel: Parallel = "auto",
+) -> ModelSpec:
+    """A frozen sequence-classification model with one label: a Hugging Face name or a local folder.
+
+    It has a tokenizer of its own; ``chat_template`` replaces that tokenizer's, as in ``policy``, whose other options
+    it shares.
+
+    Raises:
+        PipelineFileError: when the file of the chat template cannot be read.
+    """
+    template = _template_text(chat_template) if isinstance(chat_template, str) else chat_template
+    return ModelSpec(
+        RewardModel,
+        model,
+        precision=precision,
+        micro_batch_tokens=micro_batch_tokens,
+        chat_template=template,
+        parallel=parallel,
     )
 
 

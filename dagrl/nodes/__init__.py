@@ -1,4 +1,4 @@
-"""Built-in nodes and losses: prompts, generate, logprob, reward, shaping, advantage, update, report.
+"""Built-in nodes and losses: prompts, generate, logprob, values, reward, shaping, advantage, update, report.
 
 A node is one typed function. It never loads a model or starts a process: it asks its role.
 """
@@ -48,9 +48,12 @@ from dagrl.nodes.prompts import Prompts, prompts
 from dagrl.nodes.report import report
 from dagrl.nodes.reward import verify
 from dagrl.nodes.reward_function import reward_function
+from dagrl.nodes.reward_model import reward_model_score
 from dagrl.nodes.rollout_correction import low_drift, rollout_correction
 from dagrl.nodes.shaping import format_reward, length_penalty, sum_rewards
 from dagrl.nodes.update import update_policy
+from dagrl.nodes.update_critic import update_critic
+from dagrl.nodes.values import values
 
 __all__ = [
     "AdvantagesAndReturns",
@@ -98,6 +101,7 @@ __all__ = [
     "report",
     "reverse_kl_distill",
     "reward_function",
+    "reward_model_score",
     "rloo_advantage",
     "rollout_correction",
     "sapo",
@@ -107,8 +111,10 @@ __all__ = [
     "teacher_topk",
     "topk_distill",
     "topr",
+    "update_critic",
     "update_policy",
     "value_clip",
+    "values",
     "verify",
     "whiten_advantages",
 ]

@@ -18,7 +18,7 @@ from dagrl.ops.covariance import (
 )
 from dagrl.ops.kl import kl_estimate
 from dagrl.ops.masks import mean_metric
-from dagrl.ops.policy_loss import ppo_clip_loss
+from dagrl.ops.ppo_clip import ppo_clip_loss
 
 
 class Selected(NamedTuple):

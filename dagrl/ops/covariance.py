@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from dagrl.ops.masks import masked_mean, where_masked
-from dagrl.ops.policy_loss import ppo_clip_loss
+from dagrl.ops.ppo_clip import ppo_clip_loss
 
 
 def token_covariance(

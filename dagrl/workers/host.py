@@ -17,7 +17,7 @@ from dagrl.controller.worker import Worker
 from dagrl.data.metrics import Metrics
 from dagrl.data.reported import RankMemory, Sample
 from dagrl.engines.parallel import DataParallel, Strategy, start_process_group
-from dagrl.errors import NodeError
+from dagrl.errors import DagrlError, NodeError
 from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.progress import progress_heard
 from dagrl.graph.specs import WorkerGroup
@@ -28,6 +28,7 @@ from dagrl.storage.folder import write_folder
 from dagrl.workers.column_metrics import column_metrics
 from dagrl.workers.frames import Frames, Rows, Shard
 from dagrl.workers.memory import held_bytes
+from dagrl.workers.model_worker import make_worker
 from dagrl.workers.node_runner import Columns, NodeInputs, NodeOutput, run_node
 from dagrl.workers.policy import PolicyWorker
 from dagrl.workers.progress import Throttled
@@ -149,8 +150,8 @@ class NodeHost(Worker):
         self._samples: dict[str, SampleKeeper] = {}
         #: Told now and then how far a task is: how much of how much is done, and in what unit.
         self.on_progress: Callable[[NodeTask, int, int, str], None] | None = None
-        self.policies = {
-            name: PolicyWorker(
+        self.models = {
+            name: make_worker(
                 group,
                 total_steps=deployment.total_steps,
                 rollout=deployment.generates(name),
@@ -207,8 +208,8 @@ class NodeHost(Worker):
         return self._samples.setdefault(pipeline, SampleKeeper()).look(rows, columns) if self.rank == 0 else ()
 
     def _held(self) -> RankMemory:
-        policies = self.policies.values()
-        weights, optimizer = sum(one.weight_bytes for one in policies), sum(one.optimizer_bytes for one in policies)
+        models = self.models.values()
+        weights, optimizer = sum(one.weight_bytes for one in models), sum(one.optimizer_bytes for one in models)
         return held_bytes(weights, optimizer, sum(frames.num_bytes for frames in self._frames.values()))
 
     def frames(self, pipeline: str) -> Frames:
@@ -249,12 +250,15 @@ class NodeHost(Worker):
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def sync_rollout(self, group: str) -> None:
         """Bring the rollout weights of a group to the trained ones."""
-        self.policies[group].sync_rollout()
+        worker = self.models[group]
+        if not isinstance(worker, PolicyWorker):
+            raise DagrlError(f"worker group `{group}` does not generate: there are no rollout weights to sync")
+        worker.sync_rollout()
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def export(self, group: str, url: str) -> None:
         """Write the model of a group in Hugging Face format."""
-        write_folder(url, self.policies[group].save)
+        write_folder(url, self.models[group].save)
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def close(self) -> None:
@@ -264,12 +268,12 @@ class NodeHost(Worker):
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def save_state(self, folder_url: str) -> list[PartRecord]:
         """Write what a resumed run needs of this process."""
-        return save_process(folder_url, self.policies, self.rank, self._name())
+        return save_process(folder_url, self.models, self.rank, self._name())
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def load_state(self, open_part: OpenPart, names: Sequence[str]) -> None:
         """Bring this process to what was saved."""
-        load_process(open_part, names, self.policies, self._name())
+        load_process(open_part, names, self.models, self._name())
 
     def _name(self) -> str:
         return f"{'+'.join(self._pools)}-{self.rank:05d}"
@@ -292,7 +296,7 @@ class NodeHost(Worker):
 
         try:
             with progress_heard(Throttled(tell)):
-                return run_node(call, inputs, self.policies[call.group.name] if call.group is not None else None)
+                return run_node(call, inputs, self.models[call.group.name] if call.group is not None else None)
         except SystemExit as error:
             raise NodeError(f"sys.exit({error.code!r}) was called: raise an error instead") from error
 

@@ -38,13 +38,35 @@ def render_prompts(
     Raises:
         ConfigError: when the chat template refuses one, e.g. because its roles do not alternate.
     """
+    return _render(spec, tokenizer, conversations, "prompts", add_generation_prompt=True)
+
+
+def render_conversations(
+    spec: ModelSpec, tokenizer: PreTrainedTokenizerBase, conversations: Sequence[Conversation]
+) -> list[list[int]]:
+    """Token ids of each whole conversation, which the assistant's turn ends.
+
+    Raises:
+        ConfigError: as `render_prompts` does.
+    """
+    return _render(spec, tokenizer, conversations, "conversations", add_generation_prompt=False)
+
+
+def _render(
+    spec: ModelSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Sequence[Conversation],
+    called: str,
+    *,
+    add_generation_prompt: bool,
+) -> list[list[int]]:
     try:
         tokenised: Any = tokenizer.apply_chat_template(
-            list(conversations), add_generation_prompt=True, tokenize=True, return_dict=False
+            list(conversations), add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False
         )
     except TemplateError as error:
-        what = f"the chat template of `{spec.model}` cannot render the prompts: {error.message}."
-        fix = "mend the messages of the data, or give `policy` another `chat_template`"
+        what = f"the chat template of `{spec.model}` cannot render the {called}: {error.message}."
+        fix = f"mend the messages of the data, or give `{spec.maker}` another `chat_template`"
         raise ConfigError([Problem(what, spec.at, fix=fix)]) from error
     return tokenised
 

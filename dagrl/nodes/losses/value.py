@@ -1,11 +1,9 @@
 """The critic's loss."""
 
-from math import inf
-
 from jaxtyping import Bool, Float32
 from torch import Tensor
 
-from dagrl.data.metrics import Metrics
+from dagrl.data.metrics import ExplainedVariance, Metrics
 from dagrl.graph import loss
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
@@ -15,7 +13,7 @@ from dagrl.ops.value_loss import value_clip_loss
 
 def _sane_value_clip(call: CallView) -> list[Refusal]:
     eps = call.options["eps"]
-    if eps is None or 0 < eps < inf:
+    if eps is None or eps > 0:
         return []
     return [(f"`eps` is {eps}", "it must be above 0, in units of the return, or None for no clip")]
 
@@ -32,7 +30,8 @@ def value_clip(
     """The clipped value loss of PPO: max((v - R)^2, (clip(v, values - eps, values + eps) - R)^2) / 2.
 
     ``values`` are the critic's before the update; ``eps`` is in units of the return (None: the plain squared error,
-    halved).
+    halved). ``critic/clip_fraction`` is the share of tokens whose loss is the clipped one, which has no gradient;
+    ``critic/explained_variance`` is 1 - Var(R - v) / Var(R) over all trained tokens.
     """
     losses, clipped = value_clip_loss(new_values, values, returns, response_mask, eps=eps)
     metrics = {
@@ -40,5 +39,8 @@ def value_clip(
         "critic/clip_fraction": mean_metric(clipped, response_mask),
         "critic/values": mean_metric(new_values, response_mask),
         "critic/returns": mean_metric(returns, response_mask),
+        "critic/explained_variance": ExplainedVariance.of(
+            returns[response_mask].double().tolist(), new_values.detach()[response_mask].double().tolist()
+        ),
     }
     return losses, Metrics(metrics)

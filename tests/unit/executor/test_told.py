@@ -108,7 +108,7 @@ def test_memory_of_a_trained_model_counts_what_the_optimizer_keeps() -> None:
         executor.run(planned, step, {"prompts": SourceRows(torch.arange(2), torch.arange(2))})
     executor.close()
     ranks = [event.ranks[0] for event in events if isinstance(event, MemoryUsed)]
-    parameters = sum(each.numel() for each in executor.host.policies["actor"].model.parameters())
+    parameters = sum(each.numel() for each in executor.host.models["actor"].model.parameters())
     assert ranks[-1].weights == 4 * parameters
     assert 8 * parameters <= ranks[-1].optimizer < 9 * parameters
 

@@ -1,0 +1,66 @@
+"""``update_critic``: the optimizer steps of a critic."""
+
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from dagrl.data.metrics import Metrics
+from dagrl.graph import Critic, LossColumns, LossTerms, node
+from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
+from dagrl.graph.roles import UpdatePlan
+from dagrl.nodes.losses import value_clip
+from dagrl.nodes.values import token_batch
+from dagrl.ops.aggregate import AggMode
+
+
+def _trainable(call: CallView) -> list[Refusal]:
+    refusals: list[Refusal] = []
+    group, options = call.group, call.options
+    if group is not None and group.model.optimizer is None:
+        refusals.append((f"it trains `{group.name}`, whose critic is frozen", "give it `optimizer=adamw(lr=...)`"))
+    for name, least in (("mini_batch_size", 0), ("micro_batch_size", 0), ("epochs", 1)):
+        if options[name] < least:
+            refusals.append((f"`{name}` is {options[name]}", f"it must be at least {least}"))
+    if options["norm_length"] is not None and options["norm_length"] < 1:
+        refusals.append((f"`norm_length` is {options['norm_length']}", "it must be at least 1"))
+    if (options["loss_agg_mode"] == "seq-mean-token-sum-norm") != (options["norm_length"] is not None):
+        what = "`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it"
+        refusals.append((what, "give both or neither"))
+    return refusals
+
+
+@node(mutates=True, split="minibatch", check=_trainable, examples={"loss": value_clip()})
+def update_critic(
+    critic: Critic,
+    input_ids: Int64[Tensor, "B S"],
+    attention_mask: Bool[Tensor, "B S"],
+    position_ids: Int64[Tensor, "B S"],
+    response_mask: Bool[Tensor, "B T"],
+    seeds: Int64[Tensor, " B"],
+    columns: LossColumns,
+    *,
+    loss: LossTerms,
+    loss_agg_mode: AggMode = "token-mean",
+    norm_length: int | None = None,
+    mini_batch_size: int = 0,
+    micro_batch_size: int = 0,
+    epochs: int = 1,
+    step: int,
+) -> Metrics:
+    """Minimise ``loss`` on the rows, as ``update_policy`` does: one optimizer step for each mini-batch and epoch.
+
+    ``loss`` reads ``new_values`` and columns: ``value_clip(eps=0.2)`` reads ``values`` and ``returns``. Calls of the
+    critic above this one see its weights before it.
+    """
+    plan = UpdatePlan(
+        loss=loss,
+        loss_agg_mode=loss_agg_mode,
+        norm_length=norm_length,
+        mini_batch_size=mini_batch_size,
+        micro_batch_size=micro_batch_size,
+        epochs=epochs,
+        aliases={},
+        step=step,
+    )
+    tokens = token_batch(input_ids, attention_mask, position_ids, response_mask)
+    return critic.update(tokens, columns, seeds, plan)
