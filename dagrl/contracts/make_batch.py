@@ -107,6 +107,7 @@ def _numbers(draw: torch.Generator) -> dict[str, Column]:
         "policy_version": torch.zeros(_ROWS, dtype=torch.int64),
         WEIGHTS: normal(_ROWS, _T),
         "rollout_weights": (0.3 * normal(_ROWS, _T)).exp(),
+        "penalized_rewards": normal(_ROWS),
     }
 
 

@@ -25,6 +25,8 @@ BUILT_IN_WRITERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(_TOKENS, ("generate",)),
         "old_logprobs": ("old_logprob",),
         "ref_logprobs": ("ref_logprob",),
+        "rollout_weights": ("rollout_correction",),
+        **dict.fromkeys(("token_rewards", "penalized_rewards"), ("adaptive_kl_penalty", "kl_penalty")),
         "rewards": ("format_reward", "reward_function", "verify"),
         "reward_details": ("reward_function",),
         "advantages": ("grpo_advantage", "rloo_advantage"),

@@ -7,7 +7,24 @@ import pytest
 from dagrl.cli.declared import built_in, declared_in
 from dagrl.contracts import check_loss, check_node
 from dagrl.graph.node import Node
-from dagrl.nodes import grpo_advantage, gspo, kl_loss, ppo_clip, report, rloo_advantage, update_policy, verify
+from dagrl.nodes import (
+    cispo,
+    decoupled_ppo,
+    dppo_tv,
+    gmpo,
+    grpo_advantage,
+    gspo,
+    kl_loss,
+    kl_penalty,
+    ppo_clip,
+    report,
+    rloo_advantage,
+    rollout_correction,
+    topr,
+    update_policy,
+    value_clip,
+    verify,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILT_IN = built_in()
@@ -33,7 +50,18 @@ def test_built_in(declared) -> None:
         (ppo_clip, {"eps": 0.1, "eps_high": 0.28, "dual_clip": 1.5}),
         (kl_loss, {"kind": "k1"}),
         (kl_loss, {"kind": "k2"}),
+        (kl_loss, {"kind": "abs"}),
+        (kl_loss, {"kind": "k3+"}),
         (gspo, {"eps": 0.1, "eps_high": 0.2}),
+        (gmpo, {"eps": 0.1, "eps_high": 0.2}),
+        (cispo, {"eps": 0.1, "eps_high": 0.2}),
+        (topr, {"length_normalized": True}),
+        (decoupled_ppo, {"weight_cap": 1.1, "over_cap": "drop", "dual_clip": 2.0}),
+        (dppo_tv, {"delta": 0.01, "ratio_cap": 1.2}),
+        (value_clip, {"eps": None}),
+        (kl_penalty, {"beta": 0.2, "kind": "k3"}),
+        (rollout_correction, {"level": "sequence", "low": 0.5, "outside": "mask", "normalize": True}),
+        (rollout_correction, {"reject_by": "k2", "reject_over": "row-max", "reject_above": 0.1}),
         (update_policy, {"loss": gspo(), "loss_agg_mode": "seq-mean-token-mean", "mini_batch_size": 5}),
         (update_policy, {"loss": ppo_clip(), "micro_batch_size": 2, "epochs": 2}),
     ],
