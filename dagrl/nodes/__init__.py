@@ -1,4 +1,4 @@
-"""Built-in nodes and losses: prompts, generate, logprob, reward, shaping, advantage, update, report.
+"""Built-in nodes and losses: prompts, generate, logprob, reward, shaping, KL penalty, advantage, correction, update.
 
 A node is one typed function. It never loads a model or starts a process: it asks its role.
 """
