@@ -112,6 +112,7 @@ def _numbers(draw: torch.Generator) -> dict[str, Column]:
         + (1 - logprobs.exp()).square() * torch.rand(_ROWS, _T, generator=draw),
         "reward_components": normal(_ROWS, _OTHER),
         "rollout_weights": (0.3 * normal(_ROWS, _T)).exp(),
+        "penalized_rewards": normal(_ROWS),
     }
 
 

@@ -44,9 +44,11 @@ BUILT_IN_WRITERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(("teacher_logprobs", "teacher_topk_ids", "teacher_topk_logprobs"), ("teacher_topk",)),
         "rewards": ("format_reward", "reward_function", "reward_model_score", "verify"),
         "values": ("values",),
+        "rollout_weights": ("rollout_correction",),
+        "penalized_rewards": ("adaptive_kl_penalty", "kl_penalty"),
         "reward_details": ("reward_function",),
         "reward_components": ("stack_rewards",),
-        "token_rewards": ("place_rewards",),
+        "token_rewards": ("adaptive_kl_penalty", "kl_penalty", "place_rewards"),
         "advantages": _ADVANTAGES,
         "returns": ("gae_advantage",),
     }

@@ -1,4 +1,4 @@
-"""Built-in nodes and losses: prompts, generate, logprob, values, reward, shaping, advantage, update, report.
+"""Built-in nodes and losses: prompts, generate, logprob, values, reward, shaping, KL penalty, advantage, update.
 
 A node is one typed function. It never loads a model or starts a process: it asks its role.
 """

@@ -3,7 +3,6 @@
 import pytest
 import reference_hooks as reference
 import torch
-from dagrl.ops.policy_loss import ppo_clip_loss
 from torch import Tensor
 
 from dagrl.ops.covariance import (
@@ -15,6 +14,7 @@ from dagrl.ops.covariance import (
     token_covariance,
 )
 from dagrl.ops.masks import mask_from_lengths
+from dagrl.ops.ppo_clip import ppo_clip_loss
 
 POISONS = [0.0, float("nan"), float("inf"), float("-inf")]
 
