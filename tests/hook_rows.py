@@ -140,7 +140,8 @@ def own_rows(case: HookCase, rank: int, size: int) -> tuple[TokenBatch, dict[str
     """The rows that a rank owns; if the case is padded, each rank also has one that only fills its share."""
     tokens, columns, seeds = laid_out(case)
     own = [place for place, row in enumerate(case.order) if OWNERS[row] % size == rank]
-    index = torch.tensor([*own, *([0] if case.padded else [])], dtype=torch.int64)
+    trained = next(place for place in range(NUM_ROWS) if bool(tokens.response_mask[place].any()))
+    index = torch.tensor([*own, *([trained] if case.padded else [])], dtype=torch.int64)
     tokens = TokenBatch(*(column[index] for column in tokens))
     if case.padded:
         tokens.response_mask[-1] = False
