@@ -8,7 +8,6 @@ from dagrl.graph import Critic, LossColumns, LossTerms, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import UpdatePlan
-from dagrl.nodes.value_loss import value_clip
 from dagrl.nodes.values import token_batch
 from dagrl.ops.aggregate import AggMode
 
@@ -29,7 +28,7 @@ def _trainable(call: CallView) -> list[Refusal]:
     return refusals
 
 
-@node(mutates=True, split="minibatch", check=_trainable, examples={"loss": value_clip()})
+@node(mutates=True, split="minibatch", check=_trainable)
 def update_critic(
     critic: Critic,
     input_ids: Int64[Tensor, "B S"],
