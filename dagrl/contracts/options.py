@@ -14,8 +14,10 @@ from dagrl.graph.contract import REQUIRED, Contract, NodeContract, Option, Refus
 from dagrl.graph.losses import LossTerms
 from dagrl.graph.options import option_problems, type_fault
 from dagrl.graph.pipeline import Call, Edge, Pipeline
+from dagrl.graph.roles import Critic, Policy
 from dagrl.nodes.losses import entropy_bonus, kl_loss, ppo_clip
 from dagrl.nodes.prompts import prompts
+from dagrl.nodes.value_loss import value_clip
 
 _SOURCE = "made-up rows"
 _CHECK_FIX = "let it return a list of sentences or (sentence, fix) pairs, empty if all is well"
@@ -43,7 +45,7 @@ def _value(option: Option, contract: Contract, given: Mapping[str, Any]) -> Any:
     if option.default is not REQUIRED:
         return option.default
     if option.annotation is LossTerms:
-        return ppo_clip() + 0.1 * kl_loss() - 0.01 * entropy_bonus()
+        return _loss_for(contract)
     if option.name in BY_NAME:
         return BY_NAME[option.name]
     for kind, value in _BY_TYPE:
@@ -51,6 +53,12 @@ def _value(option: Option, contract: Contract, given: Mapping[str, Any]) -> Any:
             return value(option.annotation)
     what = f"the option `{option.name}` has no default, and the suite knows no value of its type"
     raise RunFault(Finding(what, _give(contract, [option.name])))
+
+
+def _loss_for(contract: Contract) -> LossTerms:
+    """One of what the model behind the node gives."""
+    role = contract.role.protocol if isinstance(contract, NodeContract) and contract.role is not None else Policy
+    return value_clip() if role is Critic else ppo_clip() + 0.1 * kl_loss() - 0.01 * entropy_bonus()
 
 
 def _is(*kinds: Any) -> Callable[[Any], bool]:

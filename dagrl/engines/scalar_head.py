@@ -46,7 +46,8 @@ def load_scalar_model(
     """A model that gives one number for each token, from a folder or the hub, in evaluation mode.
 
     A classification model keeps its own head. With ``new_head`` any causal language model serves too: its head is
-    new and zero, so that it gives exactly 0 everywhere until it has learned, on every rank and whatever the seed.
+    new and zero, so that it gives exactly 0 everywhere until it has learned, on every rank and whatever the seed. Other
+    frameworks draw it at random, and advantages then carry that noise until the critic has unlearned it.
 
     Raises:
         ConfigError: where there is no model, it cannot be read, its weights do not fill its config, its head gives

@@ -14,11 +14,10 @@ from dagrl.nodes.logprob import needs_sampling
 from dagrl.ops.aggregate import AggMode
 
 
-def _trainable(call: CallView) -> list[Refusal]:
-    refusals: list[Refusal] = [*needs_sampling(call)]
-    group, options = call.group, call.options
-    if group is not None and group.model.optimizer is None:
-        refusals.append((f"it trains `{group.name}`, whose policy is frozen", "give it `optimizer=adamw(lr=...)`"))
+def walk_refusals(call: CallView) -> list[Refusal]:
+    """Refuse sizes, epochs and an aggregation that no update can walk its rows by."""
+    refusals: list[Refusal] = []
+    options = call.options
     for name, least in (("mini_batch_size", 0), ("micro_batch_size", 0), ("epochs", 1)):
         if options[name] < least:
             refusals.append((f"`{name}` is {options[name]}", f"it must be at least {least}"))
@@ -28,6 +27,14 @@ def _trainable(call: CallView) -> list[Refusal]:
         what = "`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it"
         refusals.append((what, "give both or neither"))
     return refusals
+
+
+def _trainable(call: CallView) -> list[Refusal]:
+    refusals: list[Refusal] = [*needs_sampling(call)]
+    group = call.group
+    if group is not None and group.model.optimizer is None:
+        refusals.append((f"it trains `{group.name}`, whose policy is frozen", "give it `optimizer=adamw(lr=...)`"))
+    return [*refusals, *walk_refusals(call)]
 
 
 @node(mutates=True, split="minibatch", check=_trainable)

@@ -8,28 +8,20 @@ from dagrl.graph import Critic, LossColumns, LossTerms, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import UpdatePlan
-from dagrl.nodes.losses import value_clip
+from dagrl.nodes.update import walk_refusals
 from dagrl.nodes.values import token_batch
 from dagrl.ops.aggregate import AggMode
 
 
 def _trainable(call: CallView) -> list[Refusal]:
     refusals: list[Refusal] = []
-    group, options = call.group, call.options
+    group = call.group
     if group is not None and group.model.optimizer is None:
         refusals.append((f"it trains `{group.name}`, whose critic is frozen", "give it `optimizer=adamw(lr=...)`"))
-    for name, least in (("mini_batch_size", 0), ("micro_batch_size", 0), ("epochs", 1)):
-        if options[name] < least:
-            refusals.append((f"`{name}` is {options[name]}", f"it must be at least {least}"))
-    if options["norm_length"] is not None and options["norm_length"] < 1:
-        refusals.append((f"`norm_length` is {options['norm_length']}", "it must be at least 1"))
-    if (options["loss_agg_mode"] == "seq-mean-token-sum-norm") != (options["norm_length"] is not None):
-        what = "`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it"
-        refusals.append((what, "give both or neither"))
-    return refusals
+    return [*refusals, *walk_refusals(call)]
 
 
-@node(mutates=True, split="minibatch", check=_trainable, examples={"loss": value_clip()})
+@node(mutates=True, split="minibatch", check=_trainable)
 def update_critic(
     critic: Critic,
     input_ids: Int64[Tensor, "B S"],
