@@ -138,7 +138,6 @@ class Placement:
         calls = [op.call for op in loop.ops if op.call in self._written]
         self._written |= {call: narrowed(self._written[call], [kept]) for call in calls}
         self._written[loop.id] = self._written[loop.source]
-        self._ahead = {key: sent for key, sent in self._ahead.items() if key[0] not in calls}
         for call in calls:
             self._send_ahead(call, [op for op in self._planned.plan.runs if self._loop(op.call) != loop.id])
         return pending

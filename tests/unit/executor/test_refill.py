@@ -266,6 +266,34 @@ def test_what_later_ops_do_not_read_is_let_go_after_each_round_and_the_rest_once
     assert num_bytes == 3 * N * (4 + 5 * 4)  # a reward, and advantages as wide as the longest row of their rounds
 
 
+@node(rows="filter")
+def finite(returns: Float32[Tensor, "B T"]) -> Bool[Tensor, " B"]:
+    """Reads what nobody reads below the loop."""
+    return returns.isfinite().all(1)
+
+
+def test_what_only_the_loop_reads_is_gone_when_it_is_over() -> None:
+    with Pipeline("p") as pipeline:
+        with refill(groups=3):
+            told = tell(prompts(data="zoo:larger", batch_size=6, n=N))
+            every_third(told)
+            finite(whiten(told))
+        watch(told)
+    executor, planned, _ = executor_of(pipeline)
+    (here,) = executor.site.sets
+    held: list[int] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, OpStarted) and event.op in ("whiten", "watch") and isinstance(here, InProcessSet):
+            held.append(here.hosts[0].frames("p").num_bytes)
+
+    executor.subscribe(look)
+    executor.run(planned, 1, {}, Stream())
+    row = 5 * (4 + 1) + 4  # advantages and the mask, five wide, and a reward
+    kept = row - 5  # nobody reads the mask any more
+    assert held == [6 * N * row, 6 * N * row + 2 * N * kept, 3 * N * kept]
+
+
 def test_each_round_is_told_with_what_has_passed_before() -> None:
     _, events = run(pipeline_of(every_third, groups=5))
     told = [(e.round, e.max_rounds, e.groups_passed, e.groups) for e in events if isinstance(e, RoundStarted)]
