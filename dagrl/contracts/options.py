@@ -15,9 +15,8 @@ from dagrl.graph.losses import LossTerms
 from dagrl.graph.options import option_problems, type_fault
 from dagrl.graph.pipeline import Call, Edge, Pipeline
 from dagrl.graph.roles import Critic, Policy
-from dagrl.nodes.losses import entropy_bonus, kl_loss, ppo_clip
+from dagrl.nodes.losses import entropy_bonus, kl_loss, ppo_clip, value_clip
 from dagrl.nodes.prompts import prompts
-from dagrl.nodes.value_loss import value_clip
 
 _SOURCE = "made-up rows"
 _CHECK_FIX = "let it return a list of sentences or (sentence, fix) pairs, empty if all is well"

@@ -5,8 +5,9 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float32, Float64
 from torch import Tensor
 
+from dagrl.ops.advantages.returns import place_on_last_token
 from dagrl.ops.kl import KlValue, kl_estimate
-from dagrl.ops.masks import masked_sum, where_masked
+from dagrl.ops.masks import masked_sum
 
 
 class PenalizedRewards(NamedTuple):
@@ -39,14 +40,8 @@ def penalized_rewards(
     """
     kl = kl_estimate(logprobs.detach(), ref_logprobs, mask, kind)
     row_kl = masked_sum(kl.double(), mask, dim=1)
-    token_rewards = on_last_token(rewards, mask) - beta * kl
+    token_rewards = place_on_last_token(rewards, mask) - beta * kl
     return PenalizedRewards(token_rewards, (rewards.double() - beta * row_kl).to(rewards.dtype), row_kl)
-
-
-def on_last_token(per_row: Float32[Tensor, " B"], mask: Bool[Tensor, "B T"]) -> Float32[Tensor, "B T"]:
-    """Each row's value on its last unmasked token, 0 elsewhere; a row without one has 0 everywhere."""
-    last = mask & (mask.flip(-1).cumsum(-1).flip(-1) == 1)
-    return where_masked(per_row.unsqueeze(-1).expand(mask.shape), last)
 
 
 def adapted_beta(beta: float, measured: float, *, target: float, num_rows: int, horizon: int) -> float:

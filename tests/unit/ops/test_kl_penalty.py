@@ -4,7 +4,8 @@ import pytest
 import reference_losses as reference
 import torch
 
-from dagrl.ops.kl_penalty import adapted_beta, on_last_token, penalized_rewards
+from dagrl.ops.advantages import place_on_last_token
+from dagrl.ops.kl_penalty import adapted_beta, penalized_rewards
 
 NAN, INF = math.nan, math.inf
 
@@ -41,7 +42,7 @@ def test_matches_the_reference_with_poison_at_masked_tokens(seed, kind, dtype):
 
 def test_the_outcome_reward_sits_on_the_last_trained_token():
     mask = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 0, 0], [0, 1, 0]]).bool()
-    placed = on_last_token(torch.tensor([1.0, 2.0, 3.0, 4.0]), mask)
+    placed = place_on_last_token(torch.tensor([1.0, 2.0, 3.0, 4.0]), mask)
     assert placed.tolist() == [[0, 1, 0], [0, 0, 2], [0, 0, 0], [0, 4, 0]]
 
 
