@@ -37,6 +37,6 @@ def value_clip_loss(
     old = where_masked(old_values.detach(), mask)
     step = value.detach() - old
     bounded = old + step.clamp(-eps, eps) - target
-    inside, no_larger = step.abs() <= eps, bounded.abs() <= error.detach().abs()
-    clipped = ~inside & ~no_larger  # said by negation, so that a NaN in the old value comes through
+    error = error + 0.0 * bounded  # what is not finite in the old value comes through, and has a gradient
+    clipped = (step.abs() > eps) & (bounded.abs() > error.detach().abs())
     return torch.where(clipped, bounded, error).square() / 2, clipped

@@ -159,7 +159,7 @@ def test_metrics_are_the_critics_own(tmp_path: Path) -> None:
     worker = start(make_model(tmp_path, head="token"))
     assert set(learn(worker, range(1, 3), mini_batch_size=3)) == {
         "critic/loss", "critic/lr", "critic/grad_norm", "critic/optimizer_steps", "critic/value_loss",
-        "critic/clip_fraction", "critic/explained_variance",
+        "critic/clip_fraction", "critic/explained_variance", "critic/values", "critic/returns",
     } | {"critic/empty_mini_batches"} & set(learn(worker, range(3, 4), mini_batch_size=3))  # fmt: skip
 
 
