@@ -7,7 +7,19 @@ import pytest
 from dagrl.cli.declared import built_in, declared_in
 from dagrl.contracts import check_loss, check_node
 from dagrl.graph.node import Node
-from dagrl.nodes import grpo_advantage, gspo, kl_loss, ppo_clip, report, rloo_advantage, update_policy, verify
+from dagrl.nodes import (
+    clip_cov,
+    grpo_advantage,
+    gspo,
+    kl_cov,
+    kl_loss,
+    ppo_clip,
+    report,
+    rloo_advantage,
+    topk_distill,
+    update_policy,
+    verify,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILT_IN = built_in()
@@ -36,6 +48,8 @@ def test_built_in(declared) -> None:
         (gspo, {"eps": 0.1, "eps_high": 0.2}),
         (update_policy, {"loss": gspo(), "loss_agg_mode": "seq-mean-token-mean", "mini_batch_size": 5}),
         (update_policy, {"loss": ppo_clip(), "micro_batch_size": 2, "epochs": 2}),
+        (update_policy, {"loss": clip_cov(cov_low=-1.0), "micro_batch_size": 5, "mini_batch_size": 9}),
+        (update_policy, {"loss": kl_cov() + topk_distill(kind="reverse")}),
     ],
     ids=lambda value: getattr(getattr(value, "contract", None), "name", None) or " ".join(value),
 )
