@@ -18,7 +18,7 @@ from dagrl.graph.contract import Hook, Read
 from dagrl.graph.hooks import NEW_LOGPROBS, reads_forward
 from dagrl.graph.losses import LossTerm
 from dagrl.graph.parameters import TOKEN_TYPE, TOKEN_UNIFORM
-from dagrl.graph.roles import LogProbs, TokenBatch
+from dagrl.graph.roles import TokenBatch
 from dagrl.ops.random import key_of, uniforms
 
 #: What the loss terms read by name, for each term by its number.
@@ -29,20 +29,20 @@ Prepared = Mapping[int, Mapping[str, Tensor]]
 class MiniBatch:
     """This rank's rows of a mini-batch; ``number`` counts the update's optimizer steps and tells their draws apart.
 
-    ``scored`` is the policy's forward pass over them, None where no function needs one.
+    ``outputs`` are the engine's of a forward pass over them, by name, None where no function needs one.
     """
 
     tokens: TokenBatch
     columns: Mapping[str, Tensor]
     seeds: Int64[Tensor, " B"]
     number: int
-    scored: LogProbs | None
+    outputs: Mapping[str, Tensor] | None
     aliases: Mapping[str, str]
 
     def column(self, read: Read) -> Tensor | None:
         """A column by name: one that an engine output stands in for, one of the rows, or None."""
-        if read.name in self.aliases and self.scored is not None:
-            return {NEW_LOGPROBS: self.scored.logprobs, "new_entropy": self.scored.entropy}[self.aliases[read.name]]
+        if read.name in self.aliases and self.outputs is not None:
+            return self.outputs[self.aliases[read.name]]
         return self.columns.get(read.name)
 
 
@@ -122,8 +122,8 @@ def _inputs(terms: Sequence[LossTerm], batch: MiniBatch, rows: AllRows, device: 
         column = batch.column(read)
         if column is not None:
             inputs[name] = hide_untrained(rows.gather(name, column, read.type).to(device), read.type, mask)
-    if batch.scored is not None:
-        inputs[NEW_LOGPROBS] = rows.gather(NEW_LOGPROBS, batch.scored.logprobs, TOKEN_TYPE).to(device)
+    if batch.outputs is not None:
+        inputs[NEW_LOGPROBS] = rows.gather(NEW_LOGPROBS, batch.outputs[NEW_LOGPROBS], TOKEN_TYPE).to(device)
     inputs[TOKEN_UNIFORM] = draw(rows.gather("seeds", batch.seeds, ColumnType("i64", ("B",))), batch.number, mask)
     return inputs
 

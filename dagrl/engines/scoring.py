@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -76,6 +76,17 @@ class Scorer:
         if parallel.sharded:
             shard(self._module, decoder_layers(model), parallel)
         self.device = next(model.parameters()).device
+
+    def outputs(
+        self, tokens: TokenBatch, wanted: Collection[str], readers: Sequence[LogitReader] = ()
+    ) -> tuple[dict[str, Float32[Tensor, "B T"]], list[Tensor]]:
+        """``new_logprobs`` and ``new_entropy``, the latter with gradient if wanted; and what the readers give."""
+        scored, read = self.read(tokens, readers, with_entropy_grad="new_entropy" in wanted)
+        return _by_name(scored), read
+
+    def compute_outputs(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> dict[str, Float32[Tensor, "B T"]]:
+        """``outputs`` as ``compute`` gives them."""
+        return _by_name(self.compute(tokens, micro_batch_size=micro_batch_size))
 
     def forward(self, tokens: TokenBatch, *, with_entropy_grad: bool = False) -> LogProbs:
         """Log-probs and entropy, [B T] each, 0 where response_mask is False."""
@@ -226,6 +237,10 @@ class _Scoring(nn.Module):
         hidden = self.model.base_model(**inputs).last_hidden_state
         end = hidden.shape[1] - 1
         return hidden[:, end - width : end][mask], output_head(self.model)
+
+
+def _by_name(scored: LogProbs) -> dict[str, Tensor]:
+    return {"new_logprobs": scored.logprobs, "new_entropy": scored.entropy}
 
 
 def _read(

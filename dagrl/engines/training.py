@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from dagrl.data.columns import ENGINE_OUTPUTS
 from dagrl.data.metrics import Mean, Metric, Metrics, Sum, merge_all
 from dagrl.engines.gradients import add_up_gradients, clip_gradients, global_norm
 from dagrl.engines.loss_terms import joined, loss_columns, sum_of_terms
@@ -21,7 +22,7 @@ from dagrl.engines.scoring import Cut, Scorer
 from dagrl.engines.state import StatePart, WorkerState, put_state, take_state
 from dagrl.errors import TrainingError
 from dagrl.graph.progress import Progress, progress_heard
-from dagrl.graph.roles import LogProbs, LossColumns, TokenBatch, UpdatePlan
+from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import AdamW
 from dagrl.ops.aggregate import Denominators, aggregate
 from dagrl.ops.masks import max_metric, mean_metric
@@ -54,7 +55,7 @@ class _Pass(NamedTuple):
 
     cut: Cut
     mask: Tensor
-    scored: LogProbs
+    outputs: dict[str, Tensor]
     columns: dict[str, Tensor]
     projected: dict[int, dict[str, Tensor]]
 
@@ -162,14 +163,14 @@ class Trainer:
         if not any(prepare_hooks(terms)):
             return rows, None
         ahead: _Pass | None = None
-        scored: LogProbs | None = None
+        outputs: dict[str, Tensor] | None = None
         if needs_forward(terms, plan.aliases):
             if self._is_one_pass(passes):
                 ahead = self._forward(rows.take(passes[0]), plan) if passes else None
-                scored = _spread(rows.tokens.response_mask, passes, ahead)
+                outputs = _spread(rows.tokens.response_mask, passes, ahead)
             else:
-                scored = self._scored(rows.tokens, plan.micro_batch_size)
-        batch = MiniBatch(rows.tokens, rows.columns, rows.seeds, number, scored, plan.aliases)
+                outputs = self._outputs(rows.tokens, plan.micro_batch_size)
+        batch = MiniBatch(rows.tokens, rows.columns, rows.seeds, number, outputs, plan.aliases)
         prepared = prepare_terms(terms, batch, self._parallel, self.scorer.device)
         return replace(rows, prepared=prepared), ahead
 
@@ -181,12 +182,12 @@ class Trainer:
         counts = [int(count) for count in self._parallel.gather(torch.tensor([len(passes)]))]
         return not self._dropout and max(counts) <= 1 and (not self._parallel.sharded or min(counts) == 1)
 
-    def _scored(self, tokens: TokenBatch, micro_batch_size: int) -> LogProbs:
-        """A forward pass without gradient or dropout."""
+    def _outputs(self, tokens: TokenBatch, micro_batch_size: int) -> dict[str, Tensor]:
+        """What losses may read of a forward pass without gradient or dropout."""
         self.scorer.model.eval()
         try:
             with progress_heard(lambda done, total, unit: None):
-                return self.scorer.compute(tokens, micro_batch_size=micro_batch_size)
+                return self.scorer.compute_outputs(tokens, micro_batch_size=micro_batch_size)
         finally:
             self.scorer.model.train(self._dropout)
 
@@ -205,19 +206,18 @@ class Trainer:
         tokens, cut = self.scorer.cut(rows.tokens, slice(None))
         mask = tokens.response_mask
         terms = plan.loss.live
-        wants_entropy = any("new_entropy" in term.contract.engine_outputs for term in terms)
+        wanted = {name for term in terms for name in term.contract.engine_outputs}
         columns = loss_columns(rows.columns, plan.loss.reads(), cut, mask)
         readers = projections(terms, columns, plan.aliases, mask)
-        scored, read = self.scorer.read(tokens, list(readers.values()), with_entropy_grad=wants_entropy)
+        outputs, read = self.scorer.outputs(tokens, wanted, list(readers.values()))
         projected = {term: {readers[term].hook.name: value} for term, value in zip(readers, read, strict=True)}
-        return _Pass(cut, mask, scored, columns, projected)
+        return _Pass(cut, mask, outputs, columns, projected)
 
     def _backward(
         self, rows: _Rows, plan: UpdatePlan, denominators: Denominators, ahead: _Pass | None, *, first: bool
     ) -> tuple[Metrics, float]:
         """Add the gradient of one micro-batch; its metrics, and its share of the mini-batch's loss."""
-        cut, mask, scored, columns, projected = ahead or self._forward(rows, plan)
-        outputs = {"new_logprobs": scored.logprobs, "new_entropy": scored.entropy}
+        cut, mask, outputs, columns, projected = ahead or self._forward(rows, plan)
         aliased = {column: outputs[output].detach() for column, output in plan.aliases.items()}
         prepared = {
             number: loss_columns(rows.prepared[number], hook.gives, cut, mask)
@@ -227,10 +227,10 @@ class Trainer:
         losses, metrics = sum_of_terms(plan.loss.live, {**columns, **aliased, **outputs}, mask, given)
         loss = aggregate(losses, mask, plan.loss_agg_mode, denominators, norm_length=plan.norm_length)
         loss.backward()
-        observed: dict[str, Metric] = {"actor/entropy": mean_metric(scored.entropy.detach(), mask)}
+        observed: dict[str, Metric] = {"actor/entropy": mean_metric(outputs["new_entropy"].detach(), mask)}
         if first and rows.rollout_logprobs is not None:
             rollout = cut.apply(rows.rollout_logprobs, ("T",)).to(mask.device)
-            observed |= _gap(scored.logprobs.detach(), rollout, mask)
+            observed |= _gap(outputs["new_logprobs"].detach(), rollout, mask)
         return joined(metrics, observed), float(loss.detach())
 
     def _clipped_norm(self, step: int) -> float:
@@ -283,12 +283,12 @@ def _walk(seeds: Int64[Tensor, " B"], plan: UpdatePlan, parallel: DataParallel) 
             yield own[number]
 
 
-def _spread(mask: Tensor, passes: Sequence[slice], ahead: _Pass | None) -> LogProbs:
-    """What the one pass scored, detached, at its places among all rows of this rank; 0 elsewhere."""
-    whole = LogProbs(*(torch.zeros(mask.shape, device=mask.device) for _ in LogProbs._fields))
+def _spread(mask: Tensor, passes: Sequence[slice], ahead: _Pass | None) -> dict[str, Tensor]:
+    """The outputs of the one pass, detached, at their places among all rows of this rank; 0 elsewhere."""
+    whole = {name: torch.zeros(mask.shape, device=mask.device) for name in ENGINE_OUTPUTS}
     if ahead is not None:
-        for values, scored in zip(whole, ahead.scored, strict=True):
-            values[passes[0], : scored.shape[1]] = scored.detach().to(mask.device)
+        for name, values in ahead.outputs.items():
+            whole[name][passes[0], : values.shape[1]] = values.detach().to(mask.device)
     return whole
 
 
