@@ -32,8 +32,8 @@ class AllRows:
     def of(seeds: Int64[Tensor, " B"], mask: Bool[Tensor, "B T"], have: Widths, parallel: DataParallel) -> AllRows:
         """From this rank's rows, of which ``mask`` says what is trained; all ranks must ask."""
         widths = [widths.tolist() for widths in parallel.gather(torch.tensor([have.P, have.T]))]
-        by_rank = parallel.gather(seeds)
-        trained = torch.cat(parallel.gather(mask.any(1).long()))
+        by_rank = parallel.gather(seeds.cpu())
+        trained = torch.cat(parallel.gather(mask.any(1).long().cpu()))
         everyone = torch.cat(by_rank)
         distinct, number = everyone.unique(return_inverse=True)
         # Of equal seeds the row with a trained token is the original, so it goes first.

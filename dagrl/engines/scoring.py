@@ -185,6 +185,10 @@ class _Scoring(nn.Module):
         return hidden[:, end - width : end][mask], output_head(self.model)
 
 
+def _by_name(scored: LogProbs) -> dict[str, Tensor]:
+    return {"new_logprobs": scored.logprobs, "new_entropy": scored.entropy}
+
+
 def _read(
     readers: Sequence[LogitReader], logits: Tensor, temperatures: Tensor, scored: tuple[Tensor, Tensor], chunk: slice
 ) -> Iterator[Tensor]:
@@ -202,10 +206,6 @@ def _placed(values: Tensor, mask: Tensor) -> Tensor:
     """[N ...] of the trained tokens as [B T ...], 0 elsewhere."""
     blank = values.new_zeros((*mask.shape, *values.shape[1:]))
     return blank.masked_scatter(mask.reshape(*mask.shape, *[1] * (values.ndim - 1)), values)
-
-
-def _by_name(scored: LogProbs) -> dict[str, Float32[Tensor, "B T"]]:
-    return dict(zip(Scorer.output_names, scored, strict=True))
 
 
 def output_head(model: PreTrainedModel) -> nn.Linear:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -14,14 +13,13 @@ from torch import Tensor
 
 from dagrl.data.metrics import Mean, Metric, Metrics, Sum, merge_all
 from dagrl.engines.gradients import add_up_gradients, clip_gradients, global_norm
+from dagrl.engines.loss_terms import joined, loss_columns, sum_of_terms
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.passes import Cut, Passes
-from dagrl.engines.prepared import MiniBatch, Prepared, hide_untrained, needs_forward, prepare_hooks, prepare_terms
+from dagrl.engines.prepared import MiniBatch, Prepared, needs_forward, prepare_hooks, prepare_terms
 from dagrl.engines.projection import projections
 from dagrl.engines.state import StatePart, WorkerState, put_state, take_state
-from dagrl.errors import NodeError, TrainingError
-from dagrl.graph.contract import Read
-from dagrl.graph.losses import LossTerm
+from dagrl.errors import TrainingError
 from dagrl.graph.progress import Progress, progress_heard
 from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import AdamW
@@ -158,7 +156,7 @@ class Trainer:
             f"{self._role}/grad_norm": self._once(norm),
             f"{self._role}/optimizer_steps": Sum(self._count),
         }
-        return _joined(metrics, own)
+        return joined(metrics, own)
 
     def _prepared(
         self, rows: _Rows, plan: UpdatePlan, passes: Sequence[slice], number: int
@@ -212,7 +210,7 @@ class Trainer:
         mask = tokens.response_mask
         terms = plan.loss.live
         wanted = {name for term in terms for name in term.contract.engine_outputs}
-        columns = _loss_columns(rows.columns, plan.loss.reads(), cut, mask)
+        columns = loss_columns(rows.columns, plan.loss.reads(), cut, mask)
         readers = projections(terms, columns, plan.aliases, mask)
         outputs, read = self.scorer.outputs(tokens, wanted, list(readers.values()))
         projected = {term: {readers[term].hook.name: value} for term, value in zip(readers, read, strict=True)}
@@ -225,18 +223,18 @@ class Trainer:
         cut, mask, outputs, columns, projected = ahead or self._forward(rows, plan)
         aliased = {column: outputs[output].detach() for column, output in plan.aliases.items()}
         prepared = {
-            number: _loss_columns(rows.prepared[number], hook.gives, cut, mask)
+            number: loss_columns(rows.prepared[number], hook.gives, cut, mask)
             for number, _, hook in prepare_hooks(plan.loss.live)
         }
         given = {number: {**prepared.get(number, {}), **projected.get(number, {})} for number in prepared | projected}
-        losses, metrics = _sum_of_terms(plan.loss.live, {**columns, **aliased, **outputs}, mask, given)
+        losses, metrics = sum_of_terms(plan.loss.live, {**columns, **aliased, **outputs}, mask, given)
         loss = aggregate(losses, mask, plan.loss_agg_mode, denominators, norm_length=plan.norm_length)
         loss.backward()
         observed = self.scorer.observed(outputs, mask)
         if first and rows.rollout_logprobs is not None:
             rollout = cut.apply(rows.rollout_logprobs, ("T",)).to(mask.device)
             observed |= _gap(outputs["new_logprobs"].detach(), rollout, mask)
-        return _joined(metrics, observed), float(loss.detach())
+        return joined(metrics, observed), float(loss.detach())
 
     def _clipped_norm(self, step: int) -> float:
         norm = global_norm(self._parameters, self._parallel)
@@ -288,79 +286,12 @@ def _walk(seeds: Int64[Tensor, " B"], plan: UpdatePlan, parallel: DataParallel) 
             yield own[number]
 
 
-def _loss_columns(columns: Mapping[str, Tensor], reads: Sequence[Read], cut: Cut, mask: Tensor) -> dict[str, Tensor]:
-    """The columns of a micro-batch, cut by their declared dims like its tokens.
-
-    Float columns over the response hold 0 where nothing is trained, so that NaN there reaches no loss.
-    """
-    narrowed: dict[str, Tensor] = {}
-    for read in reads:
-        if read.name in columns:
-            column = cut.apply(columns[read.name].to(mask.device), read.type.dims[1:])
-            narrowed[read.name] = hide_untrained(column, read.type, mask)
-    return narrowed
-
-
 def _spread(names: Sequence[str], mask: Tensor, passes: Sequence[slice], ahead: _Pass | None) -> dict[str, Tensor]:
     """What the one pass gave, detached, at its places among all rows of this rank; 0 elsewhere, and without a pass."""
     whole = {name: torch.zeros(mask.shape, device=mask.device) for name in names}
     for name, values in ahead.outputs.items() if ahead is not None else ():
         whole[name][passes[0], : values.shape[1]] = values.detach().to(mask.device)
     return whole
-
-
-def _sum_of_terms(
-    terms: Sequence[LossTerm],
-    inputs: Mapping[str, Tensor],
-    mask: Tensor,
-    given_by_term: Mapping[int, Mapping[str, Tensor]],
-) -> tuple[Tensor, Metrics]:
-    """The weighted per-token losses; a loss that comes twice has its second metrics under ``NAME#2/``."""
-    total = torch.zeros(mask.shape, device=mask.device)
-    metrics = Metrics()
-    seen: Counter[str] = Counter()
-    for number, term in enumerate(terms):
-        name = term.contract.name
-        names = [*term.contract.engine_outputs, *term.contract.arguments]
-        known = {**inputs, **given_by_term.get(number, {})}
-        given = {column: known[column] for column in names if column in known}
-        losses, observed = _checked(name, term.loss.function(**given, **term.option_values()), mask)
-        total = total + term.coefficient * losses
-        seen[name] += 1
-        prefix = f"{name}#{seen[name]}/" if seen[name] > 1 else ""
-        metrics = _joined(metrics, {f"{prefix}{key}": metric for key, metric in observed.items()})
-    return total, metrics
-
-
-def _checked(name: str, returned: object, mask: Tensor) -> tuple[Tensor, Metrics]:
-    """What a loss returned, if it is what every loss declares.
-
-    Raises:
-        NodeError: naming the loss and what it returned.
-    """
-    match returned:
-        case (Tensor() as losses, Metrics() as metrics):
-            pass
-        case _:
-            raise NodeError(f"loss `{name}` returned {type(returned).__name__}, not a pair of losses and Metrics")
-    if losses.shape != mask.shape or not losses.is_floating_point():
-        found = f"{str(losses.dtype).removeprefix('torch.')}{list(losses.shape)}"
-        raise NodeError(f"loss `{name}` returned {found}: per-token losses here are float{list(mask.shape)}, [B T]")
-    if not losses.requires_grad:
-        raise NodeError(f"loss `{name}` returned losses without a gradient: it uses no engine output, or detached it")
-    return losses, metrics
-
-
-def _joined(metrics: Metrics, more: Mapping[str, Metric]) -> Metrics:
-    """Metrics of different losses and of the engine side by side.
-
-    Raises:
-        NodeError: when two of them have one name.
-    """
-    twice = sorted(metrics.keys() & more.keys())
-    if twice:
-        raise NodeError(f"two losses, or a loss and the engine, report the metric `{twice[0]}`: rename the loss's")
-    return metrics.merge(more)
 
 
 def _gap(trainer: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, Metric]:

@@ -9,6 +9,7 @@ from dagrl.contracts import check_loss, check_node
 from dagrl.graph.node import Node
 from dagrl.nodes import (
     cispo,
+    clip_cov,
     decoupled_ppo,
     dppo_tv,
     gae_advantage,
@@ -17,6 +18,7 @@ from dagrl.nodes import (
     gpg_advantage,
     grpo_advantage,
     gspo,
+    kl_cov,
     kl_loss,
     kl_penalty,
     pass_at_k_advantage,
@@ -26,6 +28,7 @@ from dagrl.nodes import (
     report,
     rloo_advantage,
     rollout_correction,
+    topk_distill,
     topr,
     update_policy,
     value_clip,
@@ -78,6 +81,8 @@ def test_built_in(declared) -> None:
         (rollout_correction, {"reject_by": "k2", "reject_over": "row-max", "reject_above": 0.1}),
         (update_policy, {"loss": gspo(), "loss_agg_mode": "seq-mean-token-mean", "mini_batch_size": 5}),
         (update_policy, {"loss": ppo_clip(), "micro_batch_size": 2, "epochs": 2}),
+        (update_policy, {"loss": clip_cov(cov_low=-1.0), "micro_batch_size": 5, "mini_batch_size": 9}),
+        (update_policy, {"loss": kl_cov() + topk_distill(kind="reverse")}),
     ],
     ids=lambda value: getattr(getattr(value, "contract", None), "name", None) or " ".join(value),
 )

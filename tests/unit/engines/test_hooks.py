@@ -367,3 +367,26 @@ def test_distillation_draws_the_student_to_its_teacher(name: str) -> None:
         for _ in range(60)
     ]
     assert values[-1] < 0.3 * values[0]
+
+
+@pytest.mark.parametrize("max_logits", [1 << 26, 2 * VOCABULARY])
+def test_a_projection_computes_in_float32_where_the_model_computes_in_bf16(
+    max_logits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtypes = []
+
+    def similar(new_logits: Float32[Tensor, "N V"]) -> Float32[Tensor, " N"]:
+        dtypes.extend([new_logits.dtype, (new_logits @ new_logits.T).dtype])
+        return new_logits.square().sum(1)
+
+    @loss(project=similar)
+    def of_similar(similar: Tokens) -> tuple[Tokens, Metrics]:
+        return similar, Metrics()
+
+    monkeypatch.setattr("dagrl.engines.scoring.MAX_LOGITS", max_logits)
+    tokens, columns, seeds = laid_out(HookCase("drawn"))
+    scorer = Scorer(MODELS["tied"](), precision="bf16", micro_batch_tokens=10**6)
+    trainer = Trainer(scorer, adamw(lr=1e-3), total_steps=10, dropout=False)
+    plan = replace(hook_plan(HookCase("drawn")), loss=of_similar())
+    assert trainer.update(tokens, LossColumns(columns), seeds, plan, None).numbers()["actor/grad_norm"] > 0
+    assert set(dtypes) == {torch.float32}
