@@ -18,7 +18,11 @@ from dagrl.workers.reward_model import RewardModelWorker
 FAMILIES = ("llama", "gpt2")
 MESSAGES = [[{"role": "user", "content": text}] for text in ("12 34", "345 346", "1 2", "12 34", "9 8", "700 701")]
 RESPONSES = ["34", "346", "", "12", "987654321", "701"]
-TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}{{ eos_token }}"
+#: It tells roles apart, ends a conversation, and would open another turn if asked to.
+TEMPLATE = (
+    "{% for message in messages %}{{ '1' if message.role == 'user' else '2' }}{{ message.content }}{% endfor %}"
+    "{{ eos_token }}{% if add_generation_prompt %}2{% endif %}"
+)
 
 
 def scorer(model: str, parallel: DataParallel = SINGLE, **options: Any) -> RewardModelWorker:
