@@ -1,4 +1,4 @@
-"""What `dagrl plan` prints for GRPO, word for word, and what it costs.
+"""What `dagrl plan` prints for the shipped pipelines, word for word, and what it costs.
 
 After a wanted change write the files anew: `DAGRL_UPDATE_SNAPSHOTS=1 pytest tests/plans`, and read the diff.
 """
@@ -18,10 +18,12 @@ REFRESH = "DAGRL_UPDATE_SNAPSHOTS=1 .venv/bin/python -m pytest tests/plans"
 MAX_CPU_SECONDS = 3.0
 
 
-def printed_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *assignments: str) -> str:
+def printed_plan(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *assignments: str, file: Path = GRPO
+) -> str:
     arguments = [part for text in assignments for part in ("--set", text)]
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr(sys, "argv", ["dagrl", "plan", str(GRPO), *arguments])
+    monkeypatch.setattr(sys, "argv", ["dagrl", "plan", str(file), *arguments])
     with pytest.raises(SystemExit) as end:
         command.main()
     printed = capsys.readouterr()
@@ -36,12 +38,22 @@ def printed_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 def test_the_printed_plan_is_the_snapshot(
     name: str, assignments: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed = printed_plan(capsys, monkeypatch, *assignments)
+    assert_snapshot(name, printed_plan(capsys, monkeypatch, *assignments))
+
+
+@pytest.mark.parametrize("name", sorted({file.stem for file in GRPO.parent.glob("*.py")} - {"grpo"}))
+def test_every_other_pipeline_has_a_snapshot(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_snapshot(name, printed_plan(capsys, monkeypatch, file=GRPO.parent / f"{name}.py"))
+
+
+def assert_snapshot(name: str, printed: str) -> None:
     file = HERE / f"{name}.txt"
     if os.environ.get("DAGRL_UPDATE_SNAPSHOTS"):
         file.write_text(printed)
     assert str(ROOT) not in printed
-    assert printed == file.read_text(), f"the plan of {GRPO.name} changed; if that is meant: {REFRESH}"
+    assert printed == file.read_text(), f"the plan `{name}` changed; if that is meant: {REFRESH}"
 
 
 def test_what_the_snapshots_must_say() -> None:
