@@ -162,3 +162,23 @@ def test_the_knobs_of_the_table_exist() -> None:
         found = getattr(dagrl if owner in dagrl.__all__ else dagrl.nodes, owner)
         parameters = inspect.signature(found.__init__ if inspect.isclass(found) else inspect.unwrap(found)).parameters
         assert not option or option in parameters, f"{owner}({option}=)"
+
+
+def test_the_algorithms_are_those_there_are() -> None:
+    import dagrl.nodes
+    from dagrl.graph.losses import Loss
+    from dagrl.graph.node import Node
+
+    section = README.split("## Algorithms")[1].split("\n## ")[0]
+    assert sorted(re.findall(r"\(pipelines/(\w+)\.py\)", section)) == sorted(
+        p.stem for p in (ROOT / "pipelines").glob("*.py")
+    )
+    named = set(re.findall(r"`(\w+)[`(]", section))
+    declared = {name: value for name, value in vars(dagrl.nodes).items() if isinstance(value, Node | Loss)}
+    missing = {
+        name
+        for name, value in declared.items()
+        if isinstance(value, Loss) or "advantages" in {write.name for write in value.contract.writes}
+    } - named
+    assert not missing
+    assert named - declared.keys() <= {*dagrl.__all__, "rewards"}
