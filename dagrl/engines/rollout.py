@@ -62,7 +62,7 @@ class HFRollout:
             return _no_samples(seeds.device)
         with _evaluating(self._model):
             batch = self._prefill(prompts)
-            steps = self._decode(batch, seeds.to(limits.device), limits, sampling.temperature)
+            steps = self._decode(batch, seeds.to(limits.device), limits, sampling)
         return _assemble(steps, limits, self._pad, seeds.device)
 
     def _response_limits(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> Int64[Tensor, " B"]:
@@ -84,7 +84,7 @@ class HFRollout:
         return batch
 
     def _decode(
-        self, batch: _Batch, seeds: Int64[Tensor, " B"], limits: Int64[Tensor, " B"], temperature: float
+        self, batch: _Batch, seeds: Int64[Tensor, " B"], limits: Int64[Tensor, " B"], sampling: Sampling
     ) -> list[_Step]:
         """Sample and feed tokens until every row has met a stop token or its limit."""
         rows = torch.arange(len(seeds), device=limits.device)
@@ -92,7 +92,13 @@ class HFRollout:
         steps: list[_Step] = []
         progress = Progress(int(limits.max()), "tokens of the longest response")
         for position in count():
-            tokens, logprobs = sample_tokens(batch.logits, token_uniforms(seeds, position), temperature)
+            tokens, logprobs = sample_tokens(
+                batch.logits,
+                token_uniforms(seeds, position),
+                sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+            )
             stopped = self._is_stop(tokens)
             steps.append(_Step(rows, tokens, logprobs, stopped))
             progress.advance()

@@ -45,11 +45,14 @@ class LossColumns(Mapping[str, "Tensor"]):
 class Sampling:
     """How a rollout engine draws responses.
 
-    ``temperature`` 0 is greedy; the log-probs of a greedy response are those at temperature 1.
+    ``temperature`` 0 is greedy; the log-probs of a greedy response are those at temperature 1. ``top_k`` above 0 and
+    ``top_p`` below 1 leave only the likeliest tokens; log-probs are those of what is left, scaled to 1.
     """
 
     max_new_tokens: int
     temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
 
 
 class Samples(NamedTuple):

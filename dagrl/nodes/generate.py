@@ -47,6 +47,10 @@ def _sane_sampling(call: CallView) -> list[Refusal]:
     if not 0 <= call.options["temperature"] < inf:
         temperature = call.options["temperature"]
         refusals.append((f"`temperature` is {temperature}", "it must be 0 (greedy) or more, and finite"))
+    if not 0 < call.options["top_p"] <= 1:
+        refusals.append((f"`top_p` is {call.options['top_p']}", "it must be above 0 and at most 1 (all tokens)"))
+    if call.options["top_k"] < 0:
+        refusals.append((f"`top_k` is {call.options['top_k']}", "it must be at least 1, or 0 for all tokens"))
     limit, policy = call.options["max_prompt_tokens"], call.options["overlong_prompts"]
     if limit is not None and limit < 1:
         refusals.append((f"`max_prompt_tokens` is {limit}", "it must be at least 1, or None for no limit"))
@@ -63,6 +67,8 @@ def generate(
     *,
     max_new_tokens: int,
     temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
     max_prompt_tokens: int | None = None,
     overlong_prompts: OverlongPrompts = "error",
     wanted: frozenset[str],
@@ -70,7 +76,9 @@ def generate(
     """One response for each row, sampled at ``temperature`` (0: greedy) from the row's own seed.
 
     A response ends with an end-of-sequence token or is cut by ``max_new_tokens`` or the model's context
-    (``truncated``); masks come from lengths, never from token ids.
+    (``truncated``); masks come from lengths, never from token ids. ``top_k`` above 0 and ``top_p`` below 1 leave only
+    the likeliest tokens, and ``rollout_logprobs`` are those of what is left: an update on such rows needs a
+    `rollout_correction`.
 
     A prompt of more than ``max_prompt_tokens`` tokens, chat template included, is an error, or is cut at its left
     (its last tokens stay) or right. `short_prompts` leaves such prompts out instead.
@@ -81,7 +89,8 @@ def generate(
     prompts = actor.apply_chat_template(messages)
     if max_prompt_tokens is not None:
         prompts = _within(prompts, messages, max_prompt_tokens, overlong_prompts)
-    samples = actor.generate(prompts, seeds, Sampling(max_new_tokens=max_new_tokens, temperature=temperature))
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k)
+    samples = actor.generate(prompts, seeds, sampling)
     prompt_ids, prompt_mask = pad_left(prompts, actor.pad_token_id)
     input_ids, attention_mask, position_ids = join_sequences(
         prompt_ids, prompt_mask, samples.responses, samples.lengths

@@ -1,6 +1,7 @@
 """Log-probs of the responses: under the actor before the update, and under the frozen reference."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
@@ -15,21 +16,21 @@ def needs_sampling(call: CallView) -> list[Refusal]:
     """Refuse log-probs of greedy responses: at temperature 0 there is no distribution to take a ratio in."""
     return [
         (f"`{source}` has temperature=0: ratios and KL need sampled responses", "sample at a temperature above 0")
-        for source, temperature in _sampling_temperatures(call)
+        for source, temperature in sampling_option(call, "temperature")
         if temperature == 0
     ]
 
 
-def _sampling_temperatures(call: CallView) -> Iterator[tuple[str, float]]:
-    """(call name, temperature) of what sampled the call's own tokens, not of a greedy rollout beside them."""
+def sampling_option(call: CallView, option: str) -> Iterator[tuple[str, Any]]:
+    """(call name, value) of an option of what sampled the call's own tokens, not of a greedy rollout beside them."""
     writers = call.writers("temperatures")
     if not writers:
-        yield from call.upstream_option("temperature")
+        yield from call.upstream_option(option)
     for writer in writers:
-        if "temperature" in writer.options:
-            yield writer.name, writer.options["temperature"]
+        if option in writer.options:
+            yield writer.name, writer.options[option]
         else:
-            yield from writer.upstream_option("temperature")
+            yield from writer.upstream_option(option)
 
 
 def _scorable(call: CallView) -> list[Refusal]:

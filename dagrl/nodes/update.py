@@ -10,7 +10,7 @@ from dagrl.graph import LossColumns, LossTerms, Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import TokenBatch, UpdatePlan
-from dagrl.nodes.logprob import needs_sampling
+from dagrl.nodes.logprob import needs_sampling, sampling_option
 from dagrl.ops.aggregate import AggMode
 
 
@@ -34,7 +34,21 @@ def _trainable(call: CallView) -> list[Refusal]:
     group = call.group
     if group is not None and group.model.optimizer is None:
         refusals.append((f"it trains `{group.name}`, whose policy is frozen", "give it `optimizer=adamw(lr=...)`"))
-    return [*refusals, *walk_refusals(call)]
+    return [*refusals, *walk_refusals(call), *_uncorrected(call)]
+
+
+def _uncorrected(call: CallView) -> list[Refusal]:
+    """Refuse rows that were drawn from some tokens alone where nothing makes up for it."""
+    terms: LossTerms = call.options["loss"]
+    if "rollout_weights" in call.columns() or "rollout_logprobs" in {read.name for read in terms.reads()}:
+        return []
+    drawn = [("top_p", value, source) for source, value in sampling_option(call, "top_p") if value < 1]
+    drawn += [("top_k", value, source) for source, value in sampling_option(call, "top_k") if value > 0]
+    fix = "pass a `rollout_correction` of the rows too, or sample with top_p=1 and top_k=0"
+    return [
+        (f"`{source}` has {name}={value}: its rows come from another distribution than the one that is trained", fix)
+        for name, value, source in drawn
+    ]
 
 
 @node(mutates=True, split="minibatch", check=_trainable)

@@ -174,3 +174,43 @@ def test_nan_logits_show_in_the_logprob_only():
         tokens, logprobs = sample_tokens(logits, torch.tensor([0.9, 0.9]), temperature)
         assert tokens.max() <= 1
         assert logprobs.isnan().tolist() == [True, False]
+
+
+def kept_tokens(probs: list[float], top_p: float, top_k: int) -> set[int]:
+    """The likeliest tokens one by one, the first of equals first, until their share of the k likeliest is enough."""
+    order = sorted(range(len(probs)), key=lambda token: -probs[token])[: top_k or len(probs)]
+    total, share, kept = math.fsum(probs[token] for token in order), 0.0, set[int]()
+    for token in order:
+        if share >= top_p * total and top_p < 1:
+            break
+        kept.add(token)
+        share += probs[token]
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("top_p", "top_k"), [(0.9, 0), (0.5, 0), (1e-6, 0), (1.0, 1), (1.0, 3), (0.7, 5), (1.0, 99), (1.0, 0)]
+)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_only_the_likeliest_tokens_are_drawn(temperature: float, top_p: float, top_k: int) -> None:
+    generator = torch.Generator().manual_seed(int(100 * top_p) + top_k)
+    logits = 2 * torch.randn((4, 9), generator=generator)
+    logits[3] = 0.0  # all tokens are equally likely
+    for row in logits:
+        weights = [math.exp(float(score) / temperature) for score in row]
+        kept = kept_tokens([weight / math.fsum(weights) for weight in weights], top_p, top_k)
+        total = math.fsum(weights[token] for token in kept)
+        uniforms = (torch.arange(4096) + 0.5) / 4096
+        tokens, logprobs = sample_tokens(row.expand(4096, -1), uniforms, temperature, top_p=top_p, top_k=top_k)
+        counts = torch.bincount(tokens, minlength=9).tolist()
+        for token, count in enumerate(counts):
+            share = weights[token] / total if token in kept else 0.0
+            assert count == pytest.approx(4096 * share, abs=2)
+        expected = [math.log(weights[token] / total) for token in tokens.tolist()]
+        assert logprobs.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_nan_logits_show_in_the_logprob_of_the_likeliest_too() -> None:
+    logits = torch.tensor([[0.0, float("nan"), 1.0], [0.0, 1.0, 2.0]])
+    _, logprobs = sample_tokens(logits, torch.tensor([0.9, 0.9]), 1.0, top_p=0.9, top_k=2)
+    assert logprobs.isnan().tolist() == [True, False]

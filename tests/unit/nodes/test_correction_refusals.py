@@ -17,12 +17,12 @@ from dagrl.graph.pipeline import Edge
 class Step:
     """The calls of an RL step, each made when it is first asked for: none is left over."""
 
-    def __init__(self, temperature: float) -> None:
+    def __init__(self, **sampling: Any) -> None:
         pool = ResourcePool("main")
         self.actor = WorkerGroup("actor", policy("zoo:tiny", optimizer=adamw(lr=1e-3)), pool=pool)
         self.ref = WorkerGroup("ref", policy("zoo:tiny"), pool=pool)
         batch = nodes.prompts(data="zoo:larger", batch_size=2, n=2)
-        self.rollout = nodes.generate(self.actor, batch, max_new_tokens=4, temperature=temperature)
+        self.rollout = nodes.generate(self.actor, batch, max_new_tokens=4, **sampling)
         self.reward = nodes.verify(batch, self.rollout)
 
     @cached_property
@@ -44,10 +44,10 @@ class Step:
         nodes.update_policy(self.actor, self.rollout, *edges, loss=loss)
 
 
-def compiled(rest: Callable[[Step], None], *, temperature: float = 1.0) -> Plan:
+def compiled(rest: Callable[[Step], None], **sampling: Any) -> Plan:
     """The plan of a step that ``rest`` ends."""
     with Pipeline("step", steps=1) as step:
-        rest(Step(temperature))
+        rest(Step(**sampling))
     return compile_pipelines([step], LOCAL)[0]
 
 
@@ -189,3 +189,30 @@ def test_greedy_responses_have_no_ratio_and_no_kl() -> None:
 
     owners = {what.split(":")[0] for what, _ in problems(rest, temperature=0.0) if "temperature=0" in what}
     assert {"`rollout_correction`", "`low_drift`", "`kl_penalty`", "`update_policy`"} <= owners
+
+
+@pytest.mark.parametrize(("option", "value"), [("top_p", 0.9), ("top_k", 5)])
+def test_rows_of_some_tokens_alone_need_a_correction(option: str, value: float) -> None:
+    def plain(step: Step) -> None:
+        step.update(step.old, step.advantage, loss=nodes.ppo_clip())
+
+    def corrected(step: Step) -> None:
+        weights = nodes.rollout_correction(step.rollout, step.old)
+        step.update(step.old, step.advantage, weights, loss=nodes.ppo_clip())
+
+    def weighed_by_the_loss(step: Step) -> None:
+        step.update(step.old, step.advantage, loss=nodes.decoupled_ppo())
+
+    ((what, fix),) = problems(plain, **{option: value})
+    assert f"`generate` has {option}={value}: its rows come from another distribution" in what
+    assert "`rollout_correction`" in fix
+    for rest in (corrected, weighed_by_the_loss):
+        compiled(rest, **{option: value})
+
+
+@pytest.mark.parametrize(("option", "value"), [("top_p", 0.0), ("top_p", 1.1), ("top_k", -1)])
+def test_shares_and_numbers_of_tokens_that_make_no_sense(option: str, value: float) -> None:
+    def rest(step: Step) -> None:
+        step.update(step.old, step.advantage, loss=nodes.decoupled_ppo())
+
+    assert any(f"`{option}` is {value}" in what for what, _ in problems(rest, **{option: value}))
