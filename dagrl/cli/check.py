@@ -26,7 +26,8 @@ def check(file: str | None, with_built_in: bool) -> None:
         raise ConfigError(
             [Problem("`dagrl check` was given no file.", fix="give a file, or `--all` for the built-in ones")]
         )
-    from dagrl.cli.declared import built_in, declared_in
+    from dagrl.cli.declared import built_in
+    from dagrl.cli.declared_in_file import declared_in
 
     found = [*(declared_in(file) if file is not None else []), *(built_in() if with_built_in else [])]
     if not found:

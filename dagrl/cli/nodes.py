@@ -17,23 +17,43 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
 def nodes(file: str | None) -> None:
-    """List the built-in nodes and losses, or those that FILE defines and imports, with columns and options."""
-    from dagrl.cli.declared import built_in, declared_in
+    """List nodes and losses with columns and options: those that FILE defines and imports.
+
+    Without FILE the built-in ones, and what installed packages publish by entry points of the group `dagrl.plugins`.
+    """
+    from dagrl.cli.declared import built_in, place_of
+    from dagrl.cli.declared_in_file import declared_in
 
     found = built_in() if file is None else declared_in(file)
     if not found:
         say(f"{file} defines and imports no node or loss of its own; without FILE the built-in ones are listed")
         return
-    say("\n\n".join("\n".join(_lines(declared)) for declared in found))
+    blocks = [_lines(declared, place_of(declared)) for declared in found]
+    say("\n\n".join("\n".join(block) for block in [*blocks, *(_published_blocks() if file is None else ())]))
 
 
-def _lines(declared: Declared) -> Iterator[str]:
-    from dagrl.cli.declared import place_of
+def _published_blocks() -> Iterator[Iterable[str]]:
+    """What installed packages publish, each with its origin; what does not load is named."""
+    from dagrl.cli.published import Broken, file_of, published
+
+    shown: set[Declared] = set()
+    for one in published():
+        if isinstance(one, Broken):
+            yield [f"{one.name}  skipped, from {one.origin}", f"    {one.why}"]
+            continue
+        yield from (_lines(declared, f"from {one.origin}") for declared in one.declared if declared not in shown)
+        shown.update(one.declared)
+        if one.pipeline is not None:
+            place = f"    dagrl run {one.name}  ({file_of(one.pipeline).name})"
+            yield [f"{one.name}  pipeline, from {one.origin}", place]
+
+
+def _lines(declared: Declared, place: str) -> Iterator[str]:
     from dagrl.graph.contract import kind_of
     from dagrl.graph.node import Node
 
     contract = declared.contract
-    yield f"{contract.name}  {kind_of(contract)}, {place_of(declared)}"
+    yield f"{contract.name}  {kind_of(contract)}, {place}"
     if contract.doc:
         yield f"    {contract.doc}"
     if isinstance(declared, Node):

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from dagrl.cli.config import make_config
+from dagrl.cli.published import Broken, file_of, published_names, published_pipeline
 from dagrl.compiler.check import problems_so_far
 from dagrl.errors import ContractError, Location, PipelineFileError, Problem, UserError
 from dagrl.graph.options import nearest
@@ -62,9 +63,26 @@ def load_file(path: str) -> tuple[Path, str, ModuleType]:
     """
     file = Path(path).resolve()
     if not file.is_file():
-        what = f"there is no file `{path}`."
-        raise PipelineFileError([Problem(what, fix="give the path of a pipeline file, e.g. pipelines/grpo.py")])
+        module = _published(path)
+        return file_of(module), _read(file_of(module)), module
     return file, _read(file), _execute(file)
+
+
+def _published(name: str) -> ModuleType:
+    """The module of the pipeline that an installed package publishes under that name.
+
+    Raises:
+        PipelineFileError: when there is none.
+    """
+    found = published_pipeline(name)
+    if isinstance(found, Broken):
+        raise PipelineFileError([Problem(f"`{name}`, published by {found.origin}, is broken: {found.why}.")])
+    if found is None or found.pipeline is None:
+        names = ", ".join(f"`{each}`" for each in published_names())
+        known = f", or the name of a published one: {names}" if names else ""
+        fix = f"give the path of a pipeline file, e.g. pipelines/grpo.py{known}"
+        raise PipelineFileError([Problem(f"there is no file `{name}`.", fix=fix)])
+    return found.pipeline
 
 
 def _config(config_class: type, values: Mapping[str, str], file: Path, source: str) -> Any:

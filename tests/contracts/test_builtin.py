@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dagrl.cli.declared import built_in, declared_in
+from dagrl.cli.declared import built_in
+from dagrl.cli.declared_in_file import declared_in
 from dagrl.contracts import check_loss, check_node
 from dagrl.graph.node import Node
 from dagrl.nodes import (

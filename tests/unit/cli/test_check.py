@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrl.cli.declared import declared_in
+from dagrl.cli.declared_in_file import declared_in
 from dagrl.cli.main import _exit_code
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent

@@ -1,0 +1,82 @@
+"""What installed packages publish for dagrl: entry points of the group ``dagrl.plugins``.
+
+An entry point names a module, whose nodes and losses it publishes, and a pipeline too if the module has a ``build``; or
+it names one node or loss.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+
+from dagrl.cli.declared import Declared, declarations
+from dagrl.graph.losses import Loss
+from dagrl.graph.node import Node
+
+GROUP = "dagrl.plugins"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What one entry point gives: nodes and losses, and the module of a pipeline."""
+
+    name: str
+    origin: str
+    declared: tuple[Declared, ...]
+    pipeline: ModuleType | None = None
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An entry point that gives nothing, and why."""
+
+    name: str
+    origin: str
+    why: str
+
+
+def published() -> Iterator[Published | Broken]:
+    """What every entry point gives, by its name; one that fails is told and stops nothing."""
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
+        yield _loaded(entry)
+
+
+def published_pipeline(name: str) -> Published | Broken | None:
+    """What the entry point of that name gives; None where there is none. No other is loaded."""
+    return next((_loaded(entry) for entry in entry_points(group=GROUP, name=name)), None)
+
+
+def published_names() -> list[str]:
+    """The names of all entry points, none of them loaded."""
+    return sorted(entry_points(group=GROUP).names)
+
+
+def _loaded(entry: EntryPoint) -> Published | Broken:
+    origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's code
+        return Broken(entry.name, origin, f"`{entry.value}` does not load: {type(error).__name__}: {error}")
+    if isinstance(found, Node | Loss):
+        return Published(entry.name, origin, (found,))
+    if not isinstance(found, ModuleType):
+        return Broken(entry.name, origin, f"`{entry.value}` is a {type(found).__name__}, no module, node or loss")
+    own = tuple(one for one in declarations(found) if _is_of(entry, one))
+    pipeline = found if inspect.isfunction(vars(found).get("build")) else None
+    if not own and pipeline is None:
+        return Broken(entry.name, origin, f"`{entry.value}` has no node, loss or `build`")
+    return Published(entry.name, origin, own, pipeline)
+
+
+def _is_of(entry: EntryPoint, declared: Declared) -> bool:
+    """Whether the entry point's own package declares it, and not one that its module imports from."""
+    return declared.function.__module__.split(".")[0] == entry.module.split(".")[0]
+
+
+def file_of(module: ModuleType) -> Path:
+    """Where the module's text is."""
+    return Path(inspect.getfile(module)).resolve()
