@@ -131,9 +131,8 @@ def kill_a_worker_in(op: str, data: Path, out: Path) -> tuple[subprocess.Popen[s
     return process, errors, time.monotonic() - began
 
 
-@pytest.mark.parametrize(
-    "op", [pytest.param(op, marks=[] if op == "update_policy" else pytest.mark.long) for op in OPS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("op", OPS)
 def test_a_worker_that_is_killed_ends_the_run_which_says_how_to_go_on(
     op: str, tmp_path: Path, data: Path, nothing_left: Callable[[], None]
 ) -> None:

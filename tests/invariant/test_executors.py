@@ -42,6 +42,7 @@ def assert_identical(left: Path, right: Path) -> None:
     assert all(torch.equal(tensor, other[name]) for name, tensor in weights(left).items())
 
 
+@pytest.mark.long
 def test_one_worker_on_ray_is_this_process_bit_for_bit(ray_runtime: RayRuntime, tmp_path: Path) -> None:
     values = {"precision": "fp32", "eval_every": 5}
     here = train(LocalRuntime(), tmp_path / "local", 10, **values)
@@ -67,6 +68,7 @@ def test_two_workers_twice_are_identical_whether_ref_shares_their_processes_or_n
     assert_identical(first, separate)
 
 
+@pytest.mark.long
 def test_the_driver_sees_row_numbers_and_lengths_but_no_column(ray_runtime: RayRuntime, tmp_path: Path) -> None:
     """At most 64 bytes a row and step, though every update here moves rows between the ranks."""
     train(ray_runtime, tmp_path / "run", 3, workers=2, batch_size=16, mini_batch_size=16)

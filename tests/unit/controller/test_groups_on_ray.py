@@ -229,6 +229,7 @@ def test_a_killed_worker_is_noticed_without_a_call_and_replaced(make_ray_group: 
             each.get()
 
 
+@pytest.mark.long
 def test_calls_of_workers_that_were_replaced_end_no_others(make_ray_group: Callable[..., WorkerGroup]) -> None:
     group: Any = make_ray_group(Maker)
     done, failed, under_way = group.make(rows(4)), group.explode(rows(4)), group.slow(rows(4))
