@@ -75,7 +75,7 @@ def _model_problems(model: ModelSpec) -> Iterator[Problem]:
         kind = model.maker.replace("_", " ")
         what = f"the {kind} has micro_batch_tokens={model.micro_batch_tokens}."
         yield Problem(what, model.at, fix="give the tokens of a micro-batch, at least 1")
-    fault = model_fault(model.model)
+    fault = model_fault(model.model, weights=not model.from_scratch)
     if fault is None and model.role is not Policy:
         fault = head_fault(model.model, new_head=model.role is Critic)
     if fault is not None:

@@ -18,7 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from dagrl.engines.sharding import whole
@@ -36,6 +43,22 @@ def load_model(folder_or_name: str, *, dtype: torch.dtype, attn_implementation: 
     model, report = load_as(AutoModelForCausalLM, folder_or_name, dtype=dtype, attn_implementation=attn_implementation)
     check_weights(folder_or_name, report, model.state_dict(), kind="a causal language model")
     return model
+
+
+def fresh_model(folder_or_name: str, *, seed: int, attn_implementation: str) -> PreTrainedModel:
+    """A causal language model of that config with weights of its own, drawn from the seed in fp32, in evaluation mode.
+
+    Raises ConfigError where there is no config, or it cannot be read.
+    """
+    with refusing("model", folder_or_name), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = AutoConfig.from_pretrained(folder_or_name, trust_remote_code=False)
+        made: Any = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation=attn_implementation, trust_remote_code=False
+        )
+        if Path(folder_or_name, "generation_config.json").is_file():
+            made.generation_config = GenerationConfig.from_pretrained(folder_or_name)
+    return made.eval()
 
 
 def load_as(

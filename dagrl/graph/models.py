@@ -26,8 +26,11 @@ def locate_model(reference: str) -> str:
     return str(path) if path.exists() or _looks_like_path(reference) else reference
 
 
-def model_fault(reference: str) -> tuple[str, str] | None:
-    """What is wrong with a model reference and how to mend it, as far as the file system tells."""
+def model_fault(reference: str, *, weights: bool = True) -> tuple[str, str] | None:
+    """What is wrong with a model reference and how to mend it, as far as the file system tells.
+
+    ``weights`` says whether it must have any.
+    """
     if not reference:
         return "the model reference is empty.", "give `zoo:tiny`, a Hugging Face name or a local folder"
     try:
@@ -42,7 +45,7 @@ def model_fault(reference: str) -> tuple[str, str] | None:
         return f"there is no model folder `{reference}`.", "give `zoo:tiny`, a Hugging Face name or an existing folder"
     if not (folder / "config.json").is_file():
         return f"`{reference}` has no config.json.", "give a folder in Hugging Face format"
-    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+    if weights and not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
         return f"`{reference}` has no weights (*.safetensors).", "give a folder in Hugging Face format"
     return None
 

@@ -132,6 +132,10 @@ class Policy(Protocol):
         """The text of each response, special tokens left out."""
         ...
 
+    def tokenize_responses(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text as a response, an end-of-sequence token last."""
+        ...
+
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
         """One response for each prompt; a row depends on its prompt and seed alone."""
         ...

@@ -102,6 +102,7 @@ class ModelSpec:
     chat_template: str | None = None
     stop_tokens: tuple[str | int, ...] | None = None
     parallel: Parallel = "auto"
+    from_scratch: bool = False
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     @property
@@ -129,6 +130,7 @@ def policy(
     chat_template: str | None = None,
     stop_tokens: Sequence[str | int] | None = None,
     parallel: Parallel = "auto",
+    from_scratch: bool = False,
 ) -> ModelSpec:
     """A causal language model: ``zoo:tiny``, a Hugging Face name or a local folder.
 
@@ -142,6 +144,8 @@ def policy(
 
     ``parallel`` is how several processes hold the model: ``"replicate"`` whole in each, which is faster where it fits
     many times over, ``"fsdp"`` a share in each; ``"auto"`` goes by the size of the weights, as the plan shows.
+
+    ``from_scratch=True`` takes config and tokenizer of the model, and draws weights of its own from the run's seed.
 
     Raises:
         PipelineFileError: when the file of the chat template cannot be read.
@@ -158,6 +162,7 @@ def policy(
         template,
         stops,  # pyright: ignore[reportArgumentType] - a text is refused with the other types
         parallel,
+        from_scratch,
     )
 
 

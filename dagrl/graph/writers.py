@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_TOKENS = (
+_RESPONSES = (
     "input_ids",
     "attention_mask",
     "position_ids",
@@ -12,11 +12,8 @@ _TOKENS = (
     "response_lengths",
     "truncated",
     "temperatures",
-    "prompt_ids",
-    "prompt_mask",
-    "rollout_logprobs",
-    "response_text",
 )
+_ROLLOUT = ("prompt_ids", "prompt_mask", "rollout_logprobs", "response_text")
 
 _ADVANTAGES = (
     "gae_advantage",
@@ -38,7 +35,8 @@ _ADVANTAGES = (
 BUILT_IN_WRITERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("messages", "answers", "data_source", "row_fields"), ("prompts",)),
-        **dict.fromkeys(_TOKENS, ("generate",)),
+        **dict.fromkeys(_RESPONSES, ("demonstrations", "generate")),
+        **dict.fromkeys(_ROLLOUT, ("generate",)),
         "old_logprobs": ("old_logprob",),
         "ref_logprobs": ("ref_logprob",),
         **dict.fromkeys(("teacher_logprobs", "teacher_topk_ids", "teacher_topk_logprobs"), ("teacher_topk",)),

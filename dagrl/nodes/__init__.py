@@ -23,6 +23,7 @@ from dagrl.nodes.advantage import (
     whiten_advantages,
 )
 from dagrl.nodes.cov_losses import clip_cov, kl_cov
+from dagrl.nodes.demonstrations import Demonstrations, demonstrations
 from dagrl.nodes.distill import TeacherLogProbs, reverse_kl_distill, teacher_topk, topk_distill
 from dagrl.nodes.filters import mixed_groups, short_prompts
 from dagrl.nodes.generate import Rollout, generate
@@ -41,6 +42,7 @@ from dagrl.nodes.losses import (
     ppo_clip,
     reinforce,
     sapo,
+    sft_loss,
     topr,
     value_clip,
 )
@@ -57,6 +59,7 @@ from dagrl.nodes.values import values
 
 __all__ = [
     "AdvantagesAndReturns",
+    "Demonstrations",
     "KlCoefficient",
     "KlPenalized",
     "Prompts",
@@ -66,6 +69,7 @@ __all__ = [
     "cispo",
     "clip_cov",
     "decoupled_ppo",
+    "demonstrations",
     "dppo_kl",
     "dppo_tv",
     "dro",
@@ -105,6 +109,7 @@ __all__ = [
     "rloo_advantage",
     "rollout_correction",
     "sapo",
+    "sft_loss",
     "short_prompts",
     "stack_rewards",
     "sum_rewards",

@@ -156,6 +156,7 @@ class NodeHost(Worker):
                 total_steps=deployment.total_steps,
                 rollout=deployment.generates(name),
                 parallel=DataParallel(self.rank, self.world_size, deployment.strategy(name)),
+                seed=deployment.seed,
             )
             for name, group in groups.items()
         }

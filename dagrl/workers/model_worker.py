@@ -14,15 +14,17 @@ from dagrl.workers.reward_model import RewardModelWorker
 ModelWorker = PolicyWorker | CriticWorker | RewardModelWorker
 
 
-def make_worker(group: WorkerGroup, *, total_steps: int, rollout: bool, parallel: DataParallel) -> ModelWorker:
-    """The worker of the group's role; ``rollout`` is for a policy that generates.
+def make_worker(
+    group: WorkerGroup, *, total_steps: int, rollout: bool, parallel: DataParallel, seed: int = 0
+) -> ModelWorker:
+    """The worker of the group's role; ``rollout`` is for a policy that generates, ``seed`` for one from scratch.
 
     Raises:
         ConfigError: when the model cannot be loaded, or does not fit the role.
     """
     role = group.model.role
     if role is Policy:
-        return PolicyWorker(group, total_steps=total_steps, rollout=rollout, parallel=parallel)
+        return PolicyWorker(group, total_steps=total_steps, rollout=rollout, parallel=parallel, seed=seed)
     if role is Critic:
         return CriticWorker(group, total_steps=total_steps, parallel=parallel)
     if role is RewardModel:

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 
 from dagrl.data.columns import Objects
 from dagrl.data.metrics import Metrics
-from dagrl.engines.models import context_length, load_model, load_tokenizer, pad_token_id, save_model, stop_token_ids
+from dagrl.engines.models import (
+    context_length,
+    fresh_model,
+    load_model,
+    load_tokenizer,
+    pad_token_id,
+    save_model,
+    stop_token_ids,
+)
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.rollout import HFRollout
 from dagrl.engines.scoring import Scorer
@@ -42,14 +50,25 @@ class PolicyWorker:
     ``sync_rollout`` and ``save``, in one order; a rank without rows passes none.
     """
 
-    def __init__(self, group: WorkerGroup, *, total_steps: int, rollout: bool, parallel: DataParallel = SINGLE) -> None:
+    def __init__(
+        self,
+        group: WorkerGroup,
+        *,
+        total_steps: int,
+        rollout: bool,
+        parallel: DataParallel = SINGLE,
+        seed: int = 0,
+    ) -> None:
         spec = group.model
         self.group = group
         self.parallel = parallel
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         reference = locate_model(spec.model)
         attention = "sdpa" if self.device.type == "cuda" else "eager"
-        self.model = load_model(reference, dtype=torch.float32, attn_implementation=attention)
+        if spec.from_scratch:
+            self.model = fresh_model(reference, seed=seed, attn_implementation=attention)
+        else:
+            self.model = load_model(reference, dtype=torch.float32, attn_implementation=attention)
         if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
             _module(self.model).to(device=self.device)
         self.tokenizer = load_tokenizer(reference)
@@ -92,6 +111,15 @@ class PolicyWorker:
         texts = self.tokenizer.batch_decode([list(key) for key in distinct], skip_special_tokens=True)
         text_of = dict(zip(distinct, texts, strict=True))
         return [text_of[key] for key in keys]
+
+    def tokenize_responses(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, a token that ends a response last."""
+        stops = stop_token_ids(self.model, self.tokenizer)
+        own = self.tokenizer.eos_token_id
+        end = own if isinstance(own, int) and own in stops else min(stops)
+        if not texts:
+            return []
+        return [[*ids, end] for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
         """One response for each prompt, by the rollout weights."""

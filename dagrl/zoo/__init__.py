@@ -1,5 +1,7 @@
 """The models and tasks that ship with dagrl, by name: small files and plain Python.
 
+``tiny`` is the start model that ``make_tiny.py`` makes, ``expert`` what ``pipelines/grpo.py`` makes of it.
+
 Nothing here imports torch or transformers, except the script that makes a model, which nothing else imports.
 """
 
@@ -14,7 +16,7 @@ from dagrl.zoo.larger import SPLITS, Larger, Row
 __all__ = ["Row", "model_folder", "open_task"]
 
 _HERE = Path(__file__).parent
-_MODELS: Mapping[str, Path] = MappingProxyType({"tiny": _HERE / "tiny"})
+_MODELS: Mapping[str, Path] = MappingProxyType({name: _HERE / name for name in ("expert", "tiny")})
 _TASKS: Mapping[str, Callable[[str], Sequence[Row]]] = MappingProxyType({"larger": Larger})
 _SPLITS: Mapping[str, Collection[str]] = MappingProxyType({"larger": SPLITS})
 

@@ -7,6 +7,7 @@ from dagrl.nodes.losses.penalties import entropy_bonus, kl_loss
 from dagrl.nodes.losses.ppo import decoupled_ppo, ppo_clip
 from dagrl.nodes.losses.reinforce import cispo, reinforce, topr
 from dagrl.nodes.losses.sequence import gmpo, gspo
+from dagrl.nodes.losses.supervised import sft_loss
 from dagrl.nodes.losses.trust_region import dppo_kl, dppo_tv, dro, sapo
 from dagrl.nodes.losses.value import value_clip
 
@@ -23,6 +24,7 @@ __all__ = [
     "ppo_clip",
     "reinforce",
     "sapo",
+    "sft_loss",
     "topr",
     "value_clip",
 ]
