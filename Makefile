@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
-.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-controller bench-trl mutants clean
+.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-controller bench-trl bench-pipelines mutants clean
 
 setup: $(READY)
 
@@ -52,6 +52,9 @@ bench-controller: $(READY)
 
 bench-trl: $(READY)
 	$(BIN)/python -m tests.bench.versus_trl $(ARGS)
+
+bench-pipelines: $(READY)
+	$(BIN)/python -m tests.bench.pipelines $(ARGS)
 
 bench-data: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench.dataproto $(ARGS)
