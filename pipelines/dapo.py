@@ -39,7 +39,7 @@ class Config:
     lr: float = 2.5e-4
     clip_low: float = 0.2
     clip_high: float = 0.28
-    mini_batch_size: int = 0  # rows per optimizer step; 0: all
+    mini_batch_size: int = 128  # rows per optimizer step: from the second of a step on the clip can act
     micro_batch_size: int = 0  # rows per forward pass; 0: by the policy's token budget
     precision: Literal["bf16", "fp32"] = "bf16"
     eval_every: int = 30
@@ -58,7 +58,9 @@ def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
             rollout = generate(actor, batch, max_new_tokens=cfg.max_new_tokens, temperature=cfg.temperature)
             correct = verify(batch, rollout)
             mixed_groups(correct)
-        reward = length_penalty(correct, rollout, max_length=cfg.max_new_tokens, buffer=cfg.overlong_buffer)
+        # Half of what a right answer is worth, as in the paper: right and long stays above wrong and short.
+        limits = {"max_length": cfg.max_new_tokens, "buffer": cfg.overlong_buffer}
+        reward = length_penalty(correct, rollout, penalty=0.5, **limits)
         update_policy(
             actor, rollout, old_logprob(actor, rollout), grpo_advantage(rollout, reward),
             loss=ppo_clip(eps=cfg.clip_low, eps_high=cfg.clip_high),

@@ -40,7 +40,7 @@ class Config:
     gamma: float = 1.0
     lam: float = 0.95
     kl: float = 0.02  # 0 drops the reference model
-    mini_batch_size: int = 0  # rows per optimizer step; 0: all
+    mini_batch_size: int = 256  # rows per optimizer step: from the second of a step on the clips can act
     micro_batch_size: int = 0  # rows per forward pass; 0: by the models' token budgets
     precision: Literal["bf16", "fp32"] = "bf16"
     eval_every: int = 60

@@ -7,6 +7,7 @@ from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy
 from dagrl.nodes import (
     generate,
     kl_penalty,
+    old_logprob,
     prompts,
     ref_logprob,
     reinforce,
@@ -31,7 +32,6 @@ class Config:
     temperature: float = 1.0
     lr: float = 2.5e-4
     kl: float = 0.02  # what a nat of KL costs
-    mini_batch_size: int = 0  # rows per optimizer step; 0: all
     micro_batch_size: int = 0  # rows per forward pass; 0: by the policy's token budget
     precision: Literal["bf16", "fp32"] = "bf16"
     eval_every: int = 60
@@ -49,14 +49,13 @@ def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
         batch = prompts(data=cfg.data, test_share=cfg.test_share, batch_size=cfg.batch_size, n=cfg.n)
         rollout = generate(actor, batch, max_new_tokens=cfg.max_new_tokens, temperature=cfg.temperature)
         reward = verify(batch, rollout)
-        old = rollout.rename(rollout_logprobs="old_logprobs")  # of the policy that sampled
+        old = old_logprob(actor, rollout)
         penalized = kl_penalty(rollout, reward, old, ref_logprob(ref, rollout), beta=cfg.kl)
         advantage = rloo_advantage(rollout, penalized.rename(penalized_rewards="rewards"))
         update_policy(
             actor, rollout, advantage,
             loss=reinforce(),
             loss_agg_mode="seq-mean-token-sum",
-            mini_batch_size=cfg.mini_batch_size,
             micro_batch_size=cfg.micro_batch_size,
         )  # fmt: skip
 

@@ -63,15 +63,16 @@ def decoupled_ppo(
 
 
 def gspo(new: Row, frozen: Row, old: Row, rollout: Row, advantages: Row, *, eps=3e-4, eps_high=4e-4) -> TokenLosses:
-    log_s = fsum(n - o for n, o in zip(new, old, strict=True)) / len(new)
-    tokens = [ppo_token(log_s, a, eps=eps, eps_high=eps_high) for a in advantages]
+    log_s = fsum(f - o for f, o in zip(frozen, old, strict=True)) / len(new)
+    own = [n - f for n, f in zip(new, frozen, strict=True)]  # 0, with the gradient of the token alone
+    tokens = [ppo_token(log_s + moved, a, eps=eps, eps_high=eps_high) for moved, a in zip(own, advantages, strict=True)]
     return [loss for loss, _ in tokens], [clipped for _, clipped in tokens]
 
 
 def gmpo(new: Row, frozen: Row, old: Row, rollout: Row, advantages: Row, *, eps=0.4, eps_high=0.4) -> TokenLosses:
     held, clipped = [], []
-    for n, o, a in zip(new, old, advantages, strict=True):
-        log_ratio = n - o
+    for f, o, a in zip(frozen, old, advantages, strict=True):
+        log_ratio = f - o
         limited = min(log_ratio, eps_high) if a > 0 else max(log_ratio, -eps) if a < 0 else log_ratio
         held.append(limited)
         clipped.append(limited != log_ratio)
@@ -79,7 +80,8 @@ def gmpo(new: Row, frozen: Row, old: Row, rollout: Row, advantages: Row, *, eps=
     for value in held:
         product *= exp(value)
     mean = product ** (1 / len(held))
-    return [-mean * a for a in advantages], clipped
+    own = [1.0 if stopped else exp(n - f) for n, f, stopped in zip(new, frozen, clipped, strict=True)]
+    return [-mean * moved * a for moved, a in zip(own, advantages, strict=True)], clipped
 
 
 def reinforce(new: Row, frozen: Row, old: Row, rollout: Row, advantages: Row) -> TokenLosses:

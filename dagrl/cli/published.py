@@ -47,7 +47,11 @@ def published() -> Iterator[Published | Broken]:
 
 def published_pipeline(name: str) -> Published | Broken | None:
     """What the entry point of that name gives; None where there is none. No other is loaded."""
-    return next((_loaded(entry) for entry in entry_points(group=GROUP, name=name)), None)
+    entries = list(entry_points(group=GROUP, name=name))
+    if len(entries) > 1:
+        origins = ", ".join(sorted(map(_origin, entries)))
+        return Broken(name, origins, "several packages publish this name: uninstall all but one")
+    return _loaded(entries[0]) if entries else None
 
 
 def published_names() -> list[str]:
@@ -56,7 +60,7 @@ def published_names() -> list[str]:
 
 
 def _loaded(entry: EntryPoint) -> Published | Broken:
-    origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"
+    origin = _origin(entry)
     try:
         found = entry.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's code
@@ -70,6 +74,10 @@ def _loaded(entry: EntryPoint) -> Published | Broken:
     if not own and pipeline is None:
         return Broken(entry.name, origin, f"`{entry.value}` has no node, loss or `build`")
     return Published(entry.name, origin, own, pipeline)
+
+
+def _origin(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"
 
 
 def _is_of(entry: EntryPoint, declared: Declared) -> bool:

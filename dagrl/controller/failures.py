@@ -18,9 +18,10 @@ from dagrl.errors import WorkerError, WorkerLostError
 #: A line that a worker writes to its log when Python code ends the process.
 _EXIT_MARK = "dagrl: process {pid} ends with exit code "
 _TAIL_BYTES = 16384
-#: The longest message and traceback, in characters, and the largest error, in bytes, that travel. Together they stay
-#: below the 100 KB up to which Ray sends a result to its caller at once, so that `poll` need not fetch what is larger.
-_MOST_CHARACTERS, _MOST_BYTES = 12_000, 32_768
+#: The longest message and traceback, in characters, and the largest error, in bytes, that travel. Together they stay,
+#: also in characters of four bytes, below the 100 KB up to which Ray sends a result to its caller at once, so that
+#: `poll` need not fetch what is larger.
+_MOST_CHARACTERS, _MOST_BYTES = 8_000, 24_576
 
 
 @dataclass(frozen=True)

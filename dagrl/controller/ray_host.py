@@ -23,6 +23,8 @@ from ray.cloudpickle import cloudpickle
 from dagrl.controller.colocated import role_of
 from dagrl.controller.decorator import registration_of
 from dagrl.controller.failures import RemoteFault, Seat, announce_exits, count_oom_kills, fault_of
+from dagrl.controller.future import DataProtoFuture
+from dagrl.controller.ray_pending import are_there, wait_for
 from dagrl.controller.received import Received, receive
 from dagrl.controller.worker import Identity, born_as, free_port
 from dagrl.controller.worker_group import ClassWithInitArgs, public_methods
@@ -110,8 +112,11 @@ class Host:
             raise self._fault(error, method) from None
 
     def _received(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Received:
+        return receive(args, kwargs, materialize=self._materializes(method))
+
+    def _materializes(self, method: str) -> bool:
         registration = registration_of(self._methods[method])
-        return receive(args, kwargs, materialize=registration is None or registration.materialize_futures)
+        return registration is None or registration.materialize_futures
 
     def _fault(self, error: BaseException, method: str) -> RemoteFault:
         role, own = role_of(type(self._worker), method)
@@ -123,8 +128,9 @@ class AsyncHost(Host):
     """The host of a worker with async methods.
 
     Ray runs an actor that has any coroutine on an event loop, where a call may overtake one that came before it: so
-    only these workers get it. Their other methods, and what waits for futures, run in threads beside the loop, for one
-    that waited in it would stop the method that it waits for.
+    only these workers get it. Their other methods run in one thread beside the loop, one after the other. What waits
+    for futures waits in threads of its own: in the loop or in the methods' thread it would stop the method that it
+    waits for.
     """
 
     _thread: ThreadPoolExecutor
@@ -137,6 +143,11 @@ class AsyncHost(Host):
         await self._beside(super().dagrl_construct, maker, master_addr, master_port)
 
     async def _run_beside(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if self._materializes(method):
+            values = [*args, *kwargs.values()]
+            shards = [shard for value in values if isinstance(value, DataProtoFuture) for shard in value.futures]
+            if not are_there(shards):
+                await asyncio.to_thread(wait_for, shards)
         return await self._beside(self._run, method, args, kwargs)
 
     async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -218,6 +218,12 @@ def are_there(values: Sequence[Any]) -> bool:
     return len(ready) == len(refs)
 
 
+def wait_for(values: Sequence[Any]) -> None:
+    """Wait until everything behind a reference is made, or will never be; nothing is fetched."""
+    refs = _refs_among(values)
+    ray.wait(refs, num_returns=len(refs), fetch_local=False)
+
+
 def _arrived(ready: Sequence[Any]) -> list[Any]:
     """Those of the results that came to this process at once: small ones, and all errors (see `RemoteFault`)."""
     where = get_object_locations(list(ready)) if ready else {}

@@ -11,7 +11,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging import CRITICAL, getLogger
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,13 @@ def fresh_model(folder_or_name: str, *, seed: int, attn_implementation: str) -> 
 
     Raises ConfigError where there is no config, or it cannot be read.
     """
-    with refusing("model", folder_or_name), torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with refusing("model", folder_or_name), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
         config = AutoConfig.from_pretrained(folder_or_name, trust_remote_code=False)
         made: Any = AutoModelForCausalLM.from_config(
             config, dtype=torch.float32, attn_implementation=attn_implementation, trust_remote_code=False
         )
-        if Path(folder_or_name, "generation_config.json").is_file():
+        with suppress(OSError):  # there need be none
             made.generation_config = GenerationConfig.from_pretrained(folder_or_name)
     return made.eval()
 

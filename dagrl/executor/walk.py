@@ -70,6 +70,7 @@ class Walk:
         self._tidying: list[_Tidying] = []
         self._loops: dict[str, Rounds] = {}
         self._done: set[str] = set()
+        self._skipped = 0
 
     def run(self) -> Metrics:
         """Every op of the plan; the metrics of all calls."""
@@ -79,7 +80,8 @@ class Walk:
                 self._finish_one()
             self._finish_tidying(self.site.deadline)
             self.tell.walked()
-            return merge_all([self.metrics.merged(), *(rounds.metrics() for rounds in self._loops.values())])
+            skipped = Metrics({"skipped_updates": Sum(float(self._skipped))} if self._skipped else {})
+            return merge_all([self.metrics.merged(), skipped, *(rounds.metrics() for rounds in self._loops.values())])
         finally:
             for on in self.site.sets:
                 with suppress(WorkerError):  # a set that has failed is gone, columns and all
@@ -112,7 +114,7 @@ class Walk:
         layout = self.placement.layout_of(op, call, on)
         if op.mutates and layout.num_rows == 0:
             self._keep(op, layout, [])
-            self.metrics.add(op.call, Metrics({"skipped_updates": Sum(1.0)}))
+            self._skipped += 1
             self._end_call(op, [], started, 0)
             return
         asked = self.placement.asked_bytes
@@ -225,7 +227,7 @@ class Walk:
         self.placement.send_ahead(op)
         statistics = merge_all(report.statistics for report in reports)
         self.metrics.add(op.call, merge_all(report.metrics for report in reports), statistics)
-        if op.call in self.states:  # checked here, where the user's modules are
+        if reports and op.call in self.states:  # checked here, where the user's modules are
             check_state(op.call, reports[0].state, type(self.states[op.call]))
             self.states[op.call] = reports[0].state
 

@@ -146,6 +146,7 @@ def policy(
     many times over, ``"fsdp"`` a share in each; ``"auto"`` goes by the size of the weights, as the plan shows.
 
     ``from_scratch=True`` takes config and tokenizer of the model, and draws weights of its own from the run's seed.
+    Where the model has no weights at all their size is not known: then give ``parallel`` too.
 
     Raises:
         PipelineFileError: when the file of the chat template cannot be read.
@@ -193,8 +194,8 @@ def reward_model(
 ) -> ModelSpec:
     """A frozen sequence-classification model with one label: a Hugging Face name or a local folder.
 
-    It has a tokenizer of its own; ``chat_template`` replaces that tokenizer's, as in ``policy``, whose other options
-    it shares.
+    It has a tokenizer of its own; ``chat_template`` replaces that tokenizer's; it and the other options are those
+    of ``policy``.
 
     Raises:
         PipelineFileError: when the file of the chat template cannot be read.

@@ -9,6 +9,7 @@ from dagrl.data.metrics import Metrics
 from dagrl.graph import loss
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
+from dagrl.nodes.losses.shared import weighted
 from dagrl.ops.covariance import (
     clip_cov_loss,
     clip_cov_selection,
@@ -94,6 +95,7 @@ def clip_cov(
     response_mask: Bool[Tensor, "B T"],
     covariance: Float32[Tensor, "B T"],
     selected: Bool[Tensor, "B T"],
+    rollout_weights: Float32[Tensor, "B T"] | None = None,
     *,
     eps: float = 0.2,
     eps_high: float | None = None,
@@ -111,6 +113,7 @@ def clip_cov(
     losses, clipped = clip_cov_loss(
         new_logprobs, old_logprobs, advantages, selected, response_mask, eps_low=eps, eps_high=eps_high
     )
+    losses = weighted(losses, rollout_weights, response_mask)
     metrics = _metrics(losses, new_logprobs, old_logprobs, covariance, selected, response_mask)
     return losses, metrics.merge({"actor/clip_fraction": mean_metric(clipped, response_mask)})
 
@@ -123,6 +126,7 @@ def kl_cov(
     response_mask: Bool[Tensor, "B T"],
     covariance: Float32[Tensor, "B T"],
     selected: Bool[Tensor, "B T"],
+    rollout_weights: Float32[Tensor, "B T"] | None = None,
     *,
     k_percent: float = 2e-3,
     ppo_kl_coef: float = 1.0,
@@ -135,6 +139,7 @@ def kl_cov(
     mini-batch or epoch on.
     """
     losses = kl_cov_loss(new_logprobs, old_logprobs, advantages, selected, response_mask, coef=ppo_kl_coef)
+    losses = weighted(losses, rollout_weights, response_mask)
     return losses, _metrics(losses, new_logprobs, old_logprobs, covariance, selected, response_mask)
 
 

@@ -42,6 +42,8 @@ def length_penalty(
 ) -> Float32[Tensor, " B"]:
     """Rewards less the soft overlong punishment (DAPO, arXiv 2503.14476, eq. 13).
 
+    The paper's ``penalty`` is 1 for rewards of 1 and -1, half of what a right answer is worth: 0.5 for 1 and 0.
+
     Up to ``max_length - buffer`` tokens cost nothing, from there to ``max_length`` the cost grows linearly to
     ``penalty``, and beyond it stays there. An unscorable (NaN) reward stays NaN.
     """

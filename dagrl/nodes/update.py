@@ -38,9 +38,14 @@ def _trainable(call: CallView) -> list[Refusal]:
 
 
 def _uncorrected(call: CallView) -> list[Refusal]:
-    """Refuse rows that were drawn from some tokens alone where nothing makes up for it."""
+    """Refuse a correction that nobody applies, and rows drawn from some tokens alone without one."""
     terms: LossTerms = call.options["loss"]
-    if "rollout_weights" in call.columns() or "rollout_logprobs" in {read.name for read in terms.reads()}:
+    reads, given = {read.name for read in terms.reads()}, call.columns()
+    if "rollout_weights" in given - reads:
+        what = "`rollout_weights` arrive, but no term of its loss reads them"
+        return [(what, "drop the call that writes them, or take a loss that reads them, such as `ppo_clip`")]
+    learns_from_samples = bool(reads & {"old_logprobs", "advantages"})
+    if not learns_from_samples or "rollout_logprobs" in reads or "rollout_weights" in given:
         return []
     drawn = [("top_p", value, source) for source, value in sampling_option(call, "top_p") if value < 1]
     drawn += [("top_k", value, source) for source, value in sampling_option(call, "top_k") if value > 0]

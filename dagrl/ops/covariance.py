@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from dagrl.ops.masks import masked_mean, where_masked
-from dagrl.ops.ppo_clip import ppo_clip_loss
+from dagrl.ops.ppo_clip import ppo_clip_loss, teaches_nothing
 
 
 def token_covariance(
@@ -100,5 +100,6 @@ def kl_cov_loss(
     of its sign, 0 where the policies agree. A masked token gives 0 and may hold NaN.
     """
     log_ratio = where_masked(logprobs, mask) - where_masked(old_logprobs.detach(), mask)
-    surrogate = -log_ratio.exp() * where_masked(advantages.detach(), mask)
+    advantage = where_masked(advantages.detach(), mask)
+    surrogate = -log_ratio.masked_fill(teaches_nothing(log_ratio, advantage), 0.0).exp() * advantage
     return surrogate + coef * log_ratio.abs().masked_fill(~selected, 0.0)

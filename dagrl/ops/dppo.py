@@ -33,7 +33,8 @@ def dppo_loss(
     d loss / d logprob = -M min(r, cap) A: a capped token still learns. Differentiable in ``logprobs`` only.
 
     Degenerate cases: when both log-probs are equal r is exactly 1 and nothing is masked; the "kl" to a probability that
-    has become 0 or 1 is infinite; a masked token gives 0 and may hold NaN or inf in every input.
+    has become 0 is infinite, to one that has become 1 it is what rounding leaves; a masked token gives 0 and may hold
+    NaN or inf in every input.
 
     Raises:
         ValueError: if ``divergence`` is unknown, a delta negative or ``ratio_cap`` not positive.
@@ -67,7 +68,9 @@ def bernoulli_divergence(
         raise ValueError(f"unknown divergence `{divergence}`: choose one of {', '.join(get_args(Divergence))}")
     if divergence == "tv":
         return (behaviour.exp() - new.exp()).abs()
-    mu, rest, rest_new = behaviour.exp(), -behaviour.expm1(), -new.expm1()
+    # Rounding alone takes a log-prob to 0; an epsilon keeps what is left of the other tokens from being none.
+    least = torch.finfo(new.dtype).eps
+    mu, rest, rest_new = behaviour.exp(), -behaviour.expm1(), (-new.expm1()).clamp(min=least)
     here = torch.where(mu == 0, 0.0, mu * (behaviour - new))
     elsewhere = torch.where(rest == 0, 0.0, rest * (rest.log() - rest_new.log()))
     return here + elsewhere

@@ -36,9 +36,12 @@ def penalized_rewards(
     unscorable (NaN) reward stays NaN, on the last trained token and for the row; masked log-probs may be NaN or inf.
 
     Raises:
-        ValueError: if ``kind`` is unknown.
+        ValueError: if ``kind`` is unknown, or the KL of a trained token is not finite: the reward would hide it.
     """
     kl = kl_estimate(logprobs.detach(), ref_logprobs, mask, kind)
+    if not bool(kl.isfinite().all()):
+        what = f"the KL of {int((~kl.isfinite()).sum())} trained tokens is not finite"
+        raise ValueError(f"{what}: the policy's or the reference's log-probs are not there")
     row_kl = masked_sum(kl.double(), mask, dim=1)
     token_rewards = place_on_last_token(rewards, mask) - beta * kl
     return PenalizedRewards(token_rewards, (rewards.double() - beta * row_kl).to(rewards.dtype), row_kl)

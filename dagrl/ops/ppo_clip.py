@@ -42,8 +42,14 @@ def ppo_clip_loss(
     dual_clipped = (advantage < 0) & (ratio > most)
     bound = torch.full_like(ratio, lower).masked_fill(advantage > 0, upper).masked_fill(dual_clipped, most)
     stopped = clipped | dual_clipped
-    moving = log_ratio.masked_fill(stopped, 0.0).exp()  # filled before exp: no 0 * inf in the backward pass
+    idle = stopped | teaches_nothing(log_ratio, advantage)
+    moving = log_ratio.masked_fill(idle, 0.0).exp()  # filled before exp: no 0 * inf in the backward pass
     return -torch.where(stopped, bound, moving) * advantage, clipped
+
+
+def teaches_nothing(log_ratio: Float32[Tensor, "B T"], advantage: Float32[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
+    """Places with an advantage of 0, whatever their ratio, even if exp overflows; a NaN ratio is not hidden."""
+    return (advantage == 0) & ~log_ratio.detach().isnan()
 
 
 def clip_bounds(eps_low: float, eps_high: float | None) -> tuple[float, float]:

@@ -29,7 +29,8 @@ def importance_weights(
     ``token``: rho of the token, biased over several tokens but of low variance. ``sequence``: the product of rho over
     the row's trained tokens, the same at all of them; unbiased (richardli.xyz/rl-collapse). ``none``: 1.
 
-    Degenerate cases: equal log-probs give exactly 1; a masked token may hold NaN or inf.
+    Degenerate cases: equal log-probs give exactly 1; a masked token may hold NaN or inf; a NaN at a trained token is
+    one in its weight, of whatever level.
 
     Raises:
         ValueError: if ``level`` is unknown.
@@ -40,7 +41,7 @@ def importance_weights(
     if level == "sequence":
         log_ratio = log_ratio.sum(dim=1, keepdim=True).expand(mask.shape)
     if level == "none":
-        log_ratio = torch.zeros_like(log_ratio)
+        log_ratio = log_ratio * 0.0  # a NaN stays one
     return where_masked(log_ratio.exp(), mask)
 
 
@@ -95,7 +96,8 @@ def accepted_tokens(
     sum or largest over its trained tokens; a row is then accepted or rejected as one. verl gives the limits of k1 as
     ratios; here all are in nats.
 
-    Degenerate cases: a drift that is NaN is rejected nowhere: the weight shows it. A masked token may hold NaN or inf.
+    Degenerate cases: a drift that is NaN is rejected nowhere: the importance weight, also of level "none", shows it. A
+    masked token may hold NaN or inf.
 
     Raises:
         ValueError: if ``kind`` or ``over`` is unknown.

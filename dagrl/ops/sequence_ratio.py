@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from dagrl.ops.masks import row_mean, where_masked
-from dagrl.ops.ppo_clip import clip_bounds
+from dagrl.ops.ppo_clip import clip_bounds, teaches_nothing
 
 
 def gspo_loss(
@@ -20,9 +20,10 @@ def gspo_loss(
     """GSPO (arXiv 2507.18071): PPO's clip with one ratio for each row; the loss at each token, and which were clipped.
 
     With s = exp(row mean of logprobs - old_logprobs over trained tokens), every trained token of a row has the loss
-    -min(s A, clip(s, 1 - eps_low, 1 + eps_high) A), so its mean over the row is the row's loss, and
-    d loss / d logprob = -s A / (trained tokens of the row) where the clip lets it pass. Differentiable in
-    ``logprobs`` only.
+    -min(s A, clip(s, 1 - eps_low, 1 + eps_high) A), so its mean over the row is the row's loss. Its gradient is that of
+    the token's own log-prob, -s A where the clip lets it pass (GSPO-token, section 4.3): a token's weight or advantage
+    then acts on that token alone, and with one advantage a row the sum over the row is GSPO's gradient. Differentiable
+    in ``logprobs`` only.
 
     Degenerate cases: when ``logprobs`` equals ``old_logprobs`` s is exactly 1 and nothing is clipped; a masked token
     gives 0 and may hold NaN or inf in every input; a row without a trained token gives 0 everywhere.
@@ -32,12 +33,13 @@ def gspo_loss(
     """
     lower, upper = clip_bounds(eps_low, eps_high)
     log_ratio = where_masked(logprobs, mask) - where_masked(old_logprobs.detach(), mask)
-    log_s = row_mean(log_ratio, mask).unsqueeze(-1).expand(mask.shape)
+    log_s = _row_value_token_gradient(log_ratio, mask)
     advantage = where_masked(advantages.detach(), mask)
     s = log_s.detach().exp()
     clipped = ((advantage > 0) & (s > upper)) | ((advantage < 0) & (s < lower))
     bound = torch.full_like(s, lower).masked_fill(advantage > 0, upper)
-    moving = log_s.masked_fill(clipped | ~mask, 0.0).exp()  # filled before exp: no 0 * inf in the backward pass
+    idle = clipped | ~mask | teaches_nothing(log_s, advantage)
+    moving = log_s.masked_fill(idle, 0.0).exp()  # filled before exp: no 0 * inf in the backward pass
     return -torch.where(clipped, bound, moving) * advantage, clipped
 
 
@@ -55,13 +57,13 @@ def gmpo_loss(
     The clip is one of log ratios l = logprobs - old_logprobs, and of each token: l' = min(l, eps_high) where A > 0,
     max(l, -eps_low) where A < 0, so ratios stay within (exp(-eps_low), exp(eps_high)), by default (e^-0.4, e^0.4).
     With g = exp(row mean of l') every trained token of a row has the loss -g A, so its mean over the row is the row's
-    loss, and d loss / d logprob = -g A / (trained tokens of the row) for tokens that are not clipped.
-    Differentiable in ``logprobs`` only.
+    loss. Its gradient is that of the token's own log-prob, -g A unless it is clipped, so that a token's weight or
+    advantage acts on that token alone. Differentiable in ``logprobs`` only.
 
-    The paper has one advantage a row; where tokens of a row differ in theirs, the row's mean advantage weighs, as in
-    verl. Degenerate cases: when ``logprobs`` equals ``old_logprobs`` g is exactly 1 and nothing is clipped; a token
-    with A = 0 is not clipped; a masked token gives 0 and may hold NaN or inf in every input; a row without a trained
-    token gives 0 everywhere.
+    The paper has one advantage a row; where tokens of a row differ in theirs, verl takes the row's mean. Degenerate
+    cases: when ``logprobs`` equals ``old_logprobs`` g is exactly 1 and nothing is clipped; a token with A = 0 is not
+    clipped; a masked token gives 0 and may hold NaN or inf in every input; a row without a trained token gives 0
+    everywhere.
 
     Raises:
         ValueError: if an eps is negative.
@@ -71,5 +73,11 @@ def gmpo_loss(
     advantage = where_masked(advantages.detach(), mask)
     high, low = (advantage > 0) & (log_ratio > eps_high), (advantage < 0) & (log_ratio < -eps_low)
     held = log_ratio.masked_fill(high, eps_high).masked_fill(low, -eps_low)
-    log_g = row_mean(held, mask).unsqueeze(-1).expand(mask.shape)
-    return -log_g.masked_fill(~mask, 0.0).exp() * advantage, high | low
+    log_g = _row_value_token_gradient(held, mask)
+    idle = ~mask | teaches_nothing(log_g, advantage)
+    return -log_g.masked_fill(idle, 0.0).exp() * advantage, high | low
+
+
+def _row_value_token_gradient(values: Float32[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float32[Tensor, "B T"]:
+    """Each row's mean over its trained tokens, with the gradient of the token's own value."""
+    return row_mean(values.detach(), mask).unsqueeze(-1) + (values - values.detach())

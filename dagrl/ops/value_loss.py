@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float32
 from torch import Tensor
 
+from dagrl.data.metrics import ExplainedVariance
 from dagrl.ops.masks import where_masked
 
 
@@ -40,3 +41,13 @@ def value_clip_loss(
     error = error + 0.0 * bounded  # what is not finite in the old value comes through, and has a gradient
     clipped = (step.abs() > eps) & (bounded.abs() > error.detach().abs())
     return torch.where(clipped, bounded, error).square() / 2, clipped
+
+
+def explained_variance(
+    values: Float32[Tensor, "B T"], returns: Float32[Tensor, "B T"], mask: Bool[Tensor, "B T"]
+) -> ExplainedVariance:
+    """How much of the returns' variance over trained tokens the values explain, in sums that merge exactly."""
+    targets = returns.detach()[mask].double()
+    errors = targets - values.detach()[mask].double()
+    sums = torch.stack([targets.sum(), targets.square().sum(), errors.sum(), errors.square().sum()]).tolist()
+    return ExplainedVariance(float(len(targets)), *sums)

@@ -86,7 +86,7 @@ def run(
     _check_shared(out, runtime)
     with RunFolder(out, resume=resume == "auto") as folder:
         checkpoints = Checkpoints(folder.below(CHECKPOINTS), keep=saving.keep)
-        found = _found(folder, checkpoints, description)
+        found = _found(folder, checkpoints, description, planned)
         if found is not None and found.step == num_steps and _is_exported(planned[0], folder):
             return RunResult((), out, num_steps, resumed_from=num_steps)
         check_before_run(pipelines, plans)
@@ -132,11 +132,13 @@ def _check_states(pipelines: Sequence[Pipeline]) -> None:
         raise ConfigError(problems)
 
 
-def _found(folder: RunFolder, checkpoints: Checkpoints, description: Mapping[str, Any]) -> Checkpoint | None:
+def _found(
+    folder: RunFolder, checkpoints: Checkpoints, description: Mapping[str, Any], planned: Sequence[Planned]
+) -> Checkpoint | None:
     """The checkpoint to go on from, if there is one."""
     found = None if folder.is_new else checkpoints.latest_valid()
     if found is not None:
-        check_same_run(found, description)
+        check_same_run(found, description, planned)
     elif folder.exists(MODEL) or newest_step(folder.below(CHECKPOINTS)) is not None:
         what = f"there is a run in `{folder.url}`, and no sound checkpoint of it to go on from."
         raise ConfigError([Problem(what, fix="give another `--out`, or move the old run away to start again")])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from dagrl.errors import Problem, ResumeError
+from dagrl.graph.contract import REQUIRED
+from dagrl.graph.pipeline import Call
 from dagrl.graph.specs import ModelSpec
 from dagrl.storage.checkpoints import Checkpoint
 from dagrl.storage.json_lines import plain
@@ -37,13 +39,15 @@ def describe_run(
     return plain({"settings": {"seed": seed, "steps": steps, **settings}, "rows": dict(rows), "built": built})
 
 
-def check_same_run(checkpoint: Checkpoint, now: Mapping[str, Any]) -> None:
+def check_same_run(checkpoint: Checkpoint, now: Mapping[str, Any], planned: Sequence[Planned]) -> None:
     """See that a checkpoint can be gone on from; another number of steps is allowed, and warned of.
+
+    An option that the checkpoint does not know, because there was none when it was made, had its default.
 
     Raises:
         ResumeError: naming everything that has changed.
     """
-    before = checkpoint.state["run"]
+    before = _completed(checkpoint.state["run"], {"built": _defaults(planned)})
     steps_before, steps = before["settings"]["steps"], now["settings"]["steps"]
     if checkpoint.step > steps:
         what = f"the newest checkpoint, `{checkpoint.url}`, is of step {checkpoint.step}, and steps={steps}."
@@ -77,6 +81,32 @@ def _pipeline(planned: Planned) -> dict[str, Any]:
 
 def _model(spec: ModelSpec) -> dict[str, Any]:
     return {field.name: getattr(spec, field.name) for field in fields(spec) if field.name not in _PLACES}
+
+
+def _defaults(planned: Sequence[Planned]) -> dict[str, Any]:
+    """The defaults of all options of calls and models, where `describe_run` has their values."""
+    known = [field for field in fields(ModelSpec) if field.name not in _PLACES and field.default is not MISSING]
+    model = {field.name: field.default for field in known}
+    calls = {
+        one.pipeline.name: {"calls": {call.name: {"options": _option_defaults(call)} for call in one.pipeline.calls}}
+        for one in planned
+    }
+    groups = {call.group.name for one in planned for call in one.pipeline.calls if call.group is not None}
+    return plain({"pipelines": calls, "groups": dict.fromkeys(groups, model)})
+
+
+def _option_defaults(call: Call) -> dict[str, str]:
+    return {option.name: repr(option.default) for option in call.contract.options if option.default is not REQUIRED}
+
+
+def _completed(known: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known, with the default of each leaf that its own mapping lacks."""
+    lacking = {key: value for key, value in defaults.items() if key not in known and not isinstance(value, Mapping)}
+    inner = {
+        key: _completed(value, defaults[key]) if isinstance(value, Mapping) and key in defaults else value
+        for key, value in known.items()
+    }
+    return {**inner, **lacking}
 
 
 def _differing(before: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any]]:

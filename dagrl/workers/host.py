@@ -201,12 +201,18 @@ class NodeHost(Worker):
             kept=None if output.flags is None else passed.row_ids,
             num_tokens=_num_tokens(output.columns),
             response_tokens=_response_tokens(output.columns),
-            samples=self._sampled(task.pipeline, rows, output.columns),
+            samples=self._sampled(task.pipeline, rows, columns, output.columns),
             held=self._held(),
         )
 
-    def _sampled(self, pipeline: str, rows: Rows, columns: Columns) -> tuple[Sample, ...]:
-        return self._samples.setdefault(pipeline, SampleKeeper()).look(rows, columns) if self.rank == 0 else ()
+    def _sampled(self, pipeline: str, rows: Rows, read: Columns, written: Columns) -> tuple[Sample, ...]:
+        """What is to be shown of a node that scores; its texts may have been written by other processes."""
+        if self.rank != 0:
+            return ()
+        keeper = self._samples.setdefault(pipeline, SampleKeeper())
+        if "rewards" in written:
+            keeper.look(rows, {name: column for name, column in read.items() if name != "rewards"})
+        return keeper.look(rows, written)
 
     def _held(self) -> RankMemory:
         models = self.models.values()
@@ -242,6 +248,7 @@ class NodeHost(Worker):
     def end_round(self, pipeline: str, loop: str, passed: Int64[Tensor, " K"]) -> None:
         """Keep of a round of the loop the rows that have passed its filters."""
         self.frames(pipeline).end_round(self._loops[pipeline, loop], passed)
+        self._samples.pop(pipeline, None)  # the next round shows rows of its own
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def end_loop(self, pipeline: str, loop: str, kept: Int64[Tensor, " K"]) -> None:

@@ -84,6 +84,11 @@ class RewardModelWorker:
         return torch.tensor([score_of[key] for key in keys], dtype=torch.float32)
 
     def _require_room(self, tokens: Sequence[Sequence[int]], conversations: Sequence[Sequence[Message]]) -> None:
+        empty = next((row for row, ids in enumerate(tokens) if not ids), None)
+        if empty is not None:
+            what = f"the chat template of reward model `{self.group.model.model}` makes nothing of a conversation."
+            facts = (("row", f"{str(conversations[empty])[:60]!r}"),)
+            raise ConfigError([Problem(what, self.group.model.at, facts, "give another `chat_template`")])
         limit = context_length(self.model)
         overlong = [row for row, ids in enumerate(tokens) if limit is not None and len(ids) > limit]
         if not overlong:

@@ -1,4 +1,4 @@
-"""``make bench-pipelines``: every shipped pipeline with its defaults on two workers; what it learns and how long it takes.
+"""``make bench-pipelines``: every shipped pipeline with its defaults on two workers: what it learns, and how fast.
 
 Prints a line for each, as the README's table has it: mean sampled reward of the first and last ten steps, greedy reward
 on held-out prompts before and after, and the seconds of the whole command.

@@ -38,8 +38,9 @@ def gspo(
 ) -> tuple[Float32[Tensor, "B T"], Metrics]:
     """GSPO (arXiv 2507.18071): -min(s A, clip(s, 1 - eps, 1 + eps_high) A), s = exp(row mean of new - old).
 
-    Every token of a row has the row's loss: ``loss_agg_mode="seq-mean-token-mean"`` makes it the paper's objective;
-    a mode that counts tokens weighs long rows more. ``actor/clipped_rows`` is the share of clipped rows.
+    Every token of a row has the row's loss, with a gradient of its own: ``loss_agg_mode="seq-mean-token-mean"`` makes
+    it the paper's objective; a mode that counts tokens weighs long rows more. ``actor/clipped_rows`` is the share of
+    clipped rows.
     """
     losses, clipped = gspo_loss(new_logprobs, old_logprobs, advantages, response_mask, eps_low=eps, eps_high=eps_high)
     losses = weighted(losses, rollout_weights, response_mask)
@@ -68,8 +69,8 @@ def gmpo(
 ) -> tuple[Float32[Tensor, "B T"], Metrics]:
     """GMPO (arXiv 2507.20673): -g A, g the geometric mean of the row's ratios, each clipped to (e^-eps, e^eps_high).
 
-    Every token of a row has the row's loss: ``loss_agg_mode="seq-mean-token-mean"`` makes it the paper's objective.
-    The clip is on log ratios, and on the side that the token's advantage pushes to.
+    Every token of a row has the row's loss, with a gradient of its own: ``loss_agg_mode="seq-mean-token-mean"`` makes
+    it the paper's objective. The clip is on log ratios, and on the side that the token's advantage pushes to.
     """
     losses, clipped = gmpo_loss(new_logprobs, old_logprobs, advantages, response_mask, eps_low=eps, eps_high=eps_high)
     losses = weighted(losses, rollout_weights, response_mask)

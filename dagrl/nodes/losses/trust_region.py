@@ -32,7 +32,8 @@ def sapo(
 ) -> tuple[Float32[Tensor, "B T"], Metrics]:
     """SAPO (arXiv 2511.20347): -f(r) A with the soft gate f(r) = sigmoid(tau (r - 1)) 4 / tau in place of a clip.
 
-    tau is ``tau_positive`` where A > 0, else ``tau_negative``; a larger one fades out sooner.
+    tau is ``tau_positive`` where A > 0, else ``tau_negative``; a larger one fades out sooner. The paper takes the mean
+    over each row, then over rows: ``loss_agg_mode="seq-mean-token-mean"``.
     """
     losses = sapo_loss(
         new_logprobs,

@@ -3,12 +3,12 @@
 from jaxtyping import Bool, Float32
 from torch import Tensor
 
-from dagrl.data.metrics import ExplainedVariance, Metrics
+from dagrl.data.metrics import Metrics
 from dagrl.graph import loss
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.ops.masks import mean_metric
-from dagrl.ops.value_loss import value_clip_loss
+from dagrl.ops.value_loss import explained_variance, value_clip_loss
 
 
 def _sane_value_clip(call: CallView) -> list[Refusal]:
@@ -39,8 +39,6 @@ def value_clip(
         "critic/clip_fraction": mean_metric(clipped, response_mask),
         "critic/values": mean_metric(new_values, response_mask),
         "critic/returns": mean_metric(returns, response_mask),
-        "critic/explained_variance": ExplainedVariance.of(
-            returns[response_mask].double().tolist(), new_values.detach()[response_mask].double().tolist()
-        ),
+        "critic/explained_variance": explained_variance(new_values, returns, response_mask),
     }
     return losses, Metrics(metrics)

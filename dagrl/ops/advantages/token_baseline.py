@@ -15,8 +15,10 @@ def score_norms(
 ) -> Float64[Tensor, "B T"]:
     """The squared norm of each token's score in the logits: 1 - 2 pi + sum over the vocabulary of pi squared.
 
-    Without ``sum_pi_squared`` it is (1 - pi)^2, what the chosen token alone contributes. The true norm is between that
-    and twice that, and a common factor does not change a baseline.
+    Without ``sum_pi_squared``, which no built-in node writes, it is (1 - pi)^2, what the chosen token alone
+    contributes: the true norm lies between that and twice that, so that weights of tokens may be off by a factor of up
+    to two against each other, and the baseline is a little more than the least variance away. verl has the sum always,
+    and scales by the squared rollout weights of a correction, which is not done here.
     """
     chosen = old_logprobs.detach().double().exp()
     if sum_pi_squared is None:

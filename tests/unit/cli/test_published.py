@@ -108,3 +108,13 @@ def test_a_name_that_is_not_there_or_broken(installed: Path) -> None:
     broken = dagrl(installed, "plan", "gone")
     assert broken.returncode == 2
     assert "`gone`, published by acme-rl 1.2, is broken: `acme_rl.gone` does not load" in broken.stderr
+
+
+def test_a_name_that_two_packages_publish_is_no_pipeline(installed: Path) -> None:
+    other = installed / "other-3.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 3.0\n")
+    (other / "entry_points.txt").write_text("[dagrl.plugins]\nhalves = acme_rl.pipeline\n")
+    done = dagrl(installed, "plan", "halves")
+    assert done.returncode == 2
+    assert "`halves`, published by acme-rl 1.2, other 3.0, is broken: several packages publish this name" in done.stderr

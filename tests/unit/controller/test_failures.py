@@ -111,7 +111,7 @@ class Faulty(Worker):
             case "raise":
                 raise ValueError("boom")
             case "large":
-                raise ValueError("a" * 300_000 + "z")
+                raise ValueError("€" * 300_000 + "z")
             case "locked":
                 raise LockedError("held")
             case "two":
@@ -239,7 +239,7 @@ def test_polling_finds_the_failure_while_others_run(
         with suppress(kind):
             assert not future.poll()
     assert type(group.failure) is kind
-    assert how != "large" or re.search(r"aaa\n\.\.\. 288001 characters are left out \.\.\.\na+z", str(group.failure))
+    assert how != "large" or re.search(r"€€€\n\.\.\. 292001 characters are left out \.\.\.\n€+z", str(group.failure))
 
 
 def test_a_worker_that_cannot_be_constructed(make_ray_group: MakeGroup) -> None:

@@ -480,3 +480,45 @@ def test_a_failure_in_any_mode(request: pytest.FixtureRequest, name: str, kind: 
     assert group.failure is caught.value
     assert kind == "naive" or gone(pids)
     assert not hit
+
+
+class Gate(Worker):
+    """It has an async method, so that its others run in a thread beside an event loop."""
+
+    @register(Dispatch.ONE_TO_ALL)
+    async def here(self) -> None: ...
+
+    @register(Dispatch.DP_COMPUTE_PROTO, blocking=False)
+    def pass_on(self, data: DataProto) -> DataProto:
+        return data
+
+    @register(Dispatch.ONE_TO_ALL)
+    def touch(self, path: str) -> None:
+        Path(path).touch()
+
+
+class Held(Worker):
+    """It makes its batch once a file is there."""
+
+    @register(Dispatch.DP_COMPUTE_PROTO, blocking=False)
+    def when_there(self, data: DataProto) -> DataProto:
+        end = time.monotonic() + 20
+        while not Path(data.meta_info["path"]).exists():
+            if time.monotonic() > end:
+                raise TimeoutError("nobody has touched it")
+            time.sleep(0.02)
+        return data
+
+
+def test_a_call_that_waits_for_a_batch_holds_up_no_other(
+    make_ray_group: Callable[..., WorkerGroup], tmp_path: Path
+) -> None:
+    gate: Any = make_ray_group(Gate)
+    held: Any = make_ray_group(Held, ranks=3)  # other shards than the gate takes: its ranks wait themselves
+    path = str(tmp_path / "there")
+    given = rows(6)
+    given.meta_info["path"] = path
+    passed = gate.pass_on(held.when_there(given))
+    time.sleep(1.0)
+    gate.touch(path)
+    assert passed.get(timeout=20).batch["x"].tolist() == [0, 1, 2, 3, 4, 5]

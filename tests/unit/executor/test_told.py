@@ -10,8 +10,11 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from dagrl import Objects, Pipeline, Progress, ResourcePool, WorkerGroup, adamw, node, policy
+from dagrl import Objects, Pipeline, Policy, Progress, ResourcePool, WorkerGroup, adamw, node, policy
 from dagrl.compiler import compile_pipelines
+from dagrl.controller import ClassWithInitArgs, NaiveWorkerGroup
+from dagrl.controller.resource_pool import ResourcePool as RuntimePool
+from dagrl.executor.base import Executor
 from dagrl.executor.events import (
     EVENTS,
     Event,
@@ -23,8 +26,10 @@ from dagrl.executor.events import (
     event_from_dict,
 )
 from dagrl.executor.local import LocalExecutor, Planned, SourceRows
+from dagrl.executor.process_sets import InProcessSet
 from dagrl.nodes import generate, grpo_advantage, old_logprob, ppo_clip, prompts, report, update_policy, verify
 from dagrl.storage.json_lines import json_line
+from dagrl.workers.host import Deployment, NodeHost
 
 
 @node(writes="rewards")
@@ -35,6 +40,14 @@ def slow_score(group_ids: Int64[Tensor, " B"], response_text: Objects[str]) -> F
         time.sleep(0.25)
         progress.advance()
     return group_ids.float()
+
+
+@node(writes="rewards")
+def scored_elsewhere(
+    ref: Policy, messages: Objects[list[dict[str, str]]], response_text: Objects[str]
+) -> Float32[Tensor, " B"]:
+    """A score by another model."""
+    return torch.arange(len(response_text)).float()
 
 
 def events_of(pipeline: Pipeline, num_prompts: int) -> list[Event]:
@@ -134,3 +147,28 @@ def test_an_executor_that_nobody_holds_is_collected() -> None:
     del executor
     gc.collect()
     assert gone() is None
+
+
+def test_texts_that_another_pool_has_written_are_shown_beside_the_score() -> None:
+    with Pipeline("p") as pipeline:
+        batch = prompts(data="zoo:larger", batch_size=2, n=2)
+        writer, reader = (
+            WorkerGroup(name, policy("zoo:tiny", precision="fp32"), pool=ResourcePool(name, [1]))
+            for name in ("writer", "reader")
+        )
+        report(scored_elsewhere(reader, batch, generate(writer, batch, max_new_tokens=2)))
+    planned = Planned(pipeline, compile_pipelines([pipeline])[0])
+    deployment = Deployment((planned,), 0, 1)
+    sets = {
+        pool: InProcessSet(
+            NaiveWorkerGroup(RuntimePool([1]), ClassWithInitArgs(NodeHost, deployment, pools=(pool,)), name_prefix=pool)
+        )
+        for pool in ("writer", "reader")
+    }
+    executor = Executor([planned], sets, seed=0, deadline=60.0)
+    events: list[Event] = []
+    executor.subscribe(events.append)
+    executor.run(planned, 1, {"prompts": SourceRows(torch.arange(2), torch.arange(2))})
+    executor.close()
+    (sampled,) = [event for event in events if isinstance(event, RowsSampled)]
+    assert all(sample.prompt and sample.reward is not None for sample in sampled.samples)

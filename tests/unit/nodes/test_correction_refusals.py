@@ -216,3 +216,28 @@ def test_shares_and_numbers_of_tokens_that_make_no_sense(option: str, value: flo
         step.update(step.old, step.advantage, loss=nodes.decoupled_ppo())
 
     assert any(f"`{option}` is {value}" in what for what, _ in problems(rest, **{option: value}))
+
+
+def test_weights_that_no_loss_reads_are_refused() -> None:
+    def rest(step: Step) -> None:
+        weights = nodes.rollout_correction(step.rollout, step.old)
+        step.update(step.old, step.advantage, weights, loss=nodes.sft_loss())
+
+    assert any("`rollout_weights` arrive, but no term of its loss reads them" in what for what, _ in problems(rest))
+
+
+@pytest.mark.parametrize("loss", [nodes.clip_cov(), nodes.kl_cov()], ids=str)
+def test_losses_that_prepare_take_weights(loss: LossTerms) -> None:
+    def rest(step: Step) -> None:
+        step.update(step.old, step.advantage, nodes.rollout_correction(step.rollout, step.old), loss=loss)
+
+    (update,) = [op for op in compiled(rest, top_p=0.9).runs if op.node == "update_policy"]
+    assert "rollout_weights" in {read.column for read in update.reads}
+
+
+def test_a_loss_that_learns_from_no_sample_takes_any_rows() -> None:
+    with Pipeline("step", steps=1) as plain:
+        step = Step(top_p=0.9)
+        nodes.report(step.reward)
+        step.update(loss=nodes.sft_loss())
+    assert compile_pipelines([plain], LOCAL)

@@ -6,7 +6,8 @@ import torch
 
 from dagrl.nodes import gspo
 from dagrl.ops.aggregate import Denominators, aggregate
-from dagrl.ops.sequence_ratio import gspo_loss
+from dagrl.ops.ppo_clip import ppo_clip_loss
+from dagrl.ops.sequence_ratio import gmpo_loss, gspo_loss
 
 NAN, INF = math.nan, math.inf
 PAPER = {"eps_low": 3e-4, "eps_high": 4e-4}
@@ -120,14 +121,34 @@ def test_a_negative_eps_is_refused():
         row([0.0], eps_low=-0.1)
 
 
-def test_each_tokens_loss_pulls_on_the_whole_row():
+def test_each_tokens_loss_pulls_on_its_own_token():
     logprobs = torch.tensor([[0.3, -0.1, 0.1]], requires_grad=True)
     losses, _ = gspo_loss(logprobs, torch.zeros(1, 3), torch.full((1, 3), 2.0), torch.ones(1, 3).bool(), eps_high=0.2)
     losses[0, 0].backward()
-    assert logprobs.grad.tolist() == [pytest.approx([-2 * 1.105171 / 3] * 3, abs=1e-6)]
+    assert logprobs.grad.tolist() == [pytest.approx([-2 * 1.105171, 0, 0], abs=1e-6)]
 
 
 def test_a_masked_token_of_a_row_whose_ratio_overflows_adds_nothing():
     loss, gradient, _ = row([1000.0, 1000.0, 0.0], mask=[1, 1, 0])
     assert loss == pytest.approx(-1.0004)
     assert gradient == [0.0] * 3
+
+
+@pytest.mark.parametrize("loss", [gspo_loss, gmpo_loss])
+def test_a_weight_acts_on_its_own_token_alone(loss):
+    logprobs = torch.full((1, 2), -1.0, requires_grad=True)
+    mask = torch.ones(1, 2).bool()
+    losses, _ = loss(logprobs, logprobs.detach(), torch.ones(1, 2), mask)
+    weighted = losses * torch.tensor([[1.0, 0.0]])
+    aggregate(weighted, mask, "seq-mean-token-mean", Denominators.of(mask)).backward()
+    assert logprobs.grad.tolist() == [[-0.5, 0.0]]
+
+
+@pytest.mark.parametrize("loss", [gspo_loss, gmpo_loss, ppo_clip_loss])
+def test_a_ratio_that_overflows_where_nothing_is_learned_is_harmless(loss):
+    logprobs = torch.full((1, 2), -1.0, requires_grad=True)
+    mask = torch.ones(1, 2).bool()
+    losses, _ = loss(logprobs, torch.full((1, 2), -200.0), torch.zeros(1, 2), mask)
+    losses.sum().backward()
+    assert losses.tolist() == logprobs.grad.tolist() == [[0, 0]]
+    assert loss(torch.full((1, 2), NAN), torch.zeros(1, 2), torch.zeros(1, 2), mask)[0].isnan().any()

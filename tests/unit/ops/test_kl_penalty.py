@@ -63,3 +63,15 @@ def test_the_controller_by_hand():
     assert adapted_beta(0.2, 0.11, target=0.1, num_rows=100, horizon=10_000) == pytest.approx(0.2 * 1.001)
     assert adapted_beta(0.2, 0.1, target=0.1, num_rows=100, horizon=10_000) == 0.2
     assert adapted_beta(0.2, NAN, target=0.1, num_rows=0, horizon=10_000) == 0.2
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_log_prob_that_is_not_there_is_not_hidden_in_the_reward(which: int, value: float) -> None:
+    logprobs = [torch.full((2, 2), -1.0), torch.full((2, 2), -2.0)]
+    mask = torch.tensor([[True, True], [True, False]])
+    logprobs[which][1, 1] = value  # masked
+    assert penalized_rewards(torch.ones(2), *logprobs, mask, beta=0.1).row_rewards.isfinite().all()
+    logprobs[which][0, 1] = value
+    with pytest.raises(ValueError, match="the KL of 1 trained tokens is not finite"):
+        penalized_rewards(torch.ones(2), *logprobs, mask, beta=0.1)

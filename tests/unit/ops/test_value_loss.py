@@ -6,7 +6,7 @@ import reference_losses as reference
 import torch
 
 from dagrl.nodes import value_clip
-from dagrl.ops.value_loss import value_clip_loss
+from dagrl.ops.value_loss import explained_variance, value_clip_loss
 
 NAN, INF = math.nan, math.inf
 
@@ -89,3 +89,8 @@ def test_the_loss_reports_loss_clip_fraction_values_and_returns():
         "critic/returns": pytest.approx(2.0),
         "critic/explained_variance": pytest.approx(nan, nan_ok=True),  # all returns are equal
     }
+
+
+def test_explained_variance_of_values_that_have_diverged_is_no_error():
+    values, returns = torch.tensor([[math.inf, -math.inf, 1.0]]), torch.tensor([[1.0, 2.0, 3.0]])
+    assert math.isnan(explained_variance(values, returns, torch.ones(1, 3).bool()).value)

@@ -14,6 +14,8 @@ from support import metrics_lines
 
 from dagrl import ResourcePool, WorkerGroup, reward_model
 from dagrl.cli.pipeline_file import LoadedPipelines, load_pipelines
+from dagrl.errors import ResumeError
+from dagrl.storage.checkpoints import Checkpoints
 from dagrl.storage.folder import Folder
 from dagrl.trainer.loop import Saving, run
 from dagrl.trainer.records import Record, RunResult
@@ -117,3 +119,34 @@ def test_a_run_with_a_reward_model(tmp_path: Path, family: str) -> None:
     messages = [[{"role": "user", "content": prompt}] for prompt, _, _ in samples]
     scores = worker.score(messages, [response for _, response, _ in samples])
     assert scores.tolist() == pytest.approx([reward for _, _, reward in samples], rel=1e-4, abs=1e-5)
+
+
+def test_a_step_without_rows_skips_both_updates(tmp_path: Path) -> None:
+    edits = (
+        ("    prompts,\n", "    prompts,\n    short_prompts,\n"),
+        ("        reward = verify(batch, rollout)\n",
+         "        reward = verify(batch, rollout)\n        none = short_prompts(actor, batch, max_prompt_tokens=1)\n"),
+        ("update_critic(value_group, rollout,", "update_critic(value_group, none, rollout,"),
+        ("update_policy(actor, rollout,", "update_policy(actor, none, rollout,"),
+    )  # fmt: skip
+    (record,) = go(load(ppo_file(tmp_path / "file", *edits), kl=0), tmp_path / "run", steps=1).records
+    assert record.metrics["skipped_updates"] == 2
+
+
+def test_a_checkpoint_that_does_not_know_an_option_had_its_default(tmp_path: Path) -> None:
+    loaded = load(ppo_file(tmp_path / "file"), kl=0)
+    go(loaded, tmp_path / "run", steps=3, stop_after=1)
+    checkpoints = Checkpoints(str(tmp_path / "run/checkpoints"), keep=2)
+    found = checkpoints.latest_valid()
+    assert found is not None
+    built = found.state["run"]["built"]
+    assert built["pipelines"]["ppo"]["calls"]["generate"]["options"].pop("top_p") == "1.0"
+    assert built["groups"]["actor"].pop("from_scratch") is False
+    checkpoints.publish(found.step, list(found.parts), found.state)
+    assert go(loaded, tmp_path / "run", steps=3, stop_after=2).resumed_from == 1
+    newest = checkpoints.latest_valid()
+    assert newest is not None
+    newest.state["run"]["built"]["groups"]["actor"].pop("model")  # which has no default
+    checkpoints.publish(newest.step, list(newest.parts), newest.state)
+    with pytest.raises(ResumeError, match=r"`groups.actor.model` was `nothing`"):
+        go(loaded, tmp_path / "run", steps=3)
