@@ -56,7 +56,10 @@ def test_a_filter_and_a_file_without_any(monkeypatch, capsys, tmp_path) -> None:
 
 def test_what_functions_beside_a_loss_read_and_give(monkeypatch, capsys) -> None:
     shown = listed(monkeypatch, capsys)
-    reads = "    reads    new_logprobs, old_logprobs: f32[B T], advantages: f32[B T], response_mask: bool[B T]\n"
+    reads = (
+        "    reads    new_logprobs, old_logprobs: f32[B T], advantages: f32[B T], response_mask: bool[B T], "
+        "rollout_weights: f32[B T] (optional)\n"
+    )
     prepares = "    prepares covariance: f32[B T], selected: bool[B T]  by select_clip_cov, over each mini-batch\n"
     assert reads + prepares in shown
     reads = "    reads    response_mask: bool[B T], teacher_topk_ids: i64[B T K], teacher_topk_logprobs: f32[B T K]\n"
