@@ -115,11 +115,9 @@ def test_what_a_node_tells_while_it_runs_reaches_the_driver(runtime: RayRuntime,
     events: list[Event] = []
     executor.subscribe(events.append)
     run(executor, planned)
-    told = [event for event in events if isinstance(event, OpProgressed)]
+    told = [event for event in events if isinstance(event, OpProgressed) and event.op == "misbehave"]
     assert len(told) >= 2
-    assert {(event.op, event.step, event.rank, event.total, event.unit) for event in told} == {
-        ("misbehave", 1, 1, 8, "chapters")
-    }
+    assert {(event.step, event.rank, event.total, event.unit) for event in told} == {(1, 1, 8, "chapters")}
     assert [event.done for event in told] == sorted({event.done for event in told})
     (memory,) = [event for event in events if isinstance(event, MemoryUsed)]
     assert [(rank.weights > 0, rank.optimizer, rank.used > rank.weights) for rank in memory.ranks] == [
