@@ -13,8 +13,9 @@ from torch import Tensor
 
 from dagrl.data.metrics import Metrics
 from dagrl.engines.models import load_tokenizer, save_model
+from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import DataParallel
-from dagrl.engines.passes import Passes, as_module
+from dagrl.engines.passes import Passes
 from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.errors import DagrlError

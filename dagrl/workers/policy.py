@@ -19,8 +19,8 @@ from dagrl.engines.models import (
     pad_token_id,
     stop_token_ids,
 )
+from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
-from dagrl.engines.passes import as_module
 from dagrl.engines.rollout import HFRollout
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.sharding import whole
@@ -29,6 +29,7 @@ from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.roles import LogProbs, Message, Samples, Sampling, TokenBatch, TopLogProbs
 from dagrl.graph.specs import WorkerGroup
 from dagrl.workers.base import RoleWorker
+from dagrl.workers.distinct import each_once
 from dagrl.workers.overrides import render_prompts
 
 if TYPE_CHECKING:
@@ -68,23 +69,11 @@ class PolicyWorker(RoleWorker):
     def apply_chat_template(self, messages: Objects[Sequence[Message]]) -> list[list[int]]:
         """Token ids of each prompt, generation prompt included; equal prompts are tokenised once."""
         conversations = [[dict(message) for message in prompt] for prompt in messages]
-        keys = [repr(conversation) for conversation in conversations]
-        distinct = dict(zip(keys, conversations, strict=True))
-        if not distinct:
-            return []
-        tokenised = render_prompts(self.group.model, self.tokenizer, list(distinct.values()))
-        ids = dict(zip(distinct, tokenised, strict=True))
-        return [ids[key] for key in keys]
+        return each_once(conversations, partial(render_prompts, self.group.model, self.tokenizer))
 
     def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
         """The text of each response, special tokens left out."""
-        keys = [tuple(response) for response in responses]
-        distinct = list(dict.fromkeys(keys))
-        if not distinct:
-            return []
-        texts = self.tokenizer.batch_decode([list(key) for key in distinct], skip_special_tokens=True)
-        text_of = dict(zip(distinct, texts, strict=True))
-        return [text_of[key] for key in keys]
+        return each_once(responses, self._decode, key=tuple)
 
     def tokenize_responses(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, a token that ends a response last."""
@@ -130,6 +119,11 @@ class PolicyWorker(RoleWorker):
         yield self.model
         if self._rollout_model is not None:
             yield self._rollout_model
+
+    def _decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
+        if not responses:
+            return []
+        return self.tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
 
     def _make_rollout_model(self) -> PreTrainedModel:
         fp32 = self.group.model.precision == "fp32"

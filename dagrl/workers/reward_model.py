@@ -18,7 +18,8 @@ from dagrl.errors import ConfigError, Problem
 from dagrl.graph.roles import Message
 from dagrl.graph.specs import WorkerGroup
 from dagrl.workers.base import RoleWorker
-from dagrl.workers.overrides import render_conversations
+from dagrl.workers.distinct import each_once
+from dagrl.workers.overrides import Conversation, render_conversations
 
 _ROWS_SHOWN = 5
 
@@ -61,13 +62,13 @@ class RewardModelWorker(RoleWorker):
             [*(dict(message) for message in prompt), {"role": "assistant", "content": response}]
             for prompt, response in zip(messages, responses, strict=True)
         ]
-        keys = [repr(conversation) for conversation in conversations]
-        distinct = dict(zip(keys, conversations, strict=True))
-        tokens = render_conversations(self.group.model, self.tokenizer, list(distinct.values())) if distinct else []
-        self._require_room(tokens, list(distinct.values()))
-        scores = self._scorer.score(tokens, micro_batch_size=micro_batch_size)
-        score_of = dict(zip(distinct, scores.tolist(), strict=True))
-        return torch.tensor([score_of[key] for key in keys], dtype=torch.float32)
+        score = partial(self._score, micro_batch_size=micro_batch_size)
+        return torch.tensor(each_once(conversations, score), dtype=torch.float32)
+
+    def _score(self, conversations: Sequence[Conversation], *, micro_batch_size: int) -> list[float]:
+        tokens = render_conversations(self.group.model, self.tokenizer, conversations)
+        self._require_room(tokens, conversations)
+        return self._scorer.score(tokens, micro_batch_size=micro_batch_size).tolist()
 
     def _require_room(self, tokens: Sequence[Sequence[int]], conversations: Sequence[Sequence[Message]]) -> None:
         empty = next((row for row, ids in enumerate(tokens) if not ids), None)
