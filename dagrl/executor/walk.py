@@ -19,9 +19,10 @@ from dagrl.executor.process_sets import Pending, ProcessSet
 from dagrl.executor.rounds import Rounds
 from dagrl.executor.telling import Teller
 from dagrl.graph.pipeline import Call
+from dagrl.workers.deployment import Planned
 from dagrl.workers.frames import Rows
-from dagrl.workers.host import NodeReport, NodeTask, Planned
 from dagrl.workers.node_states import check_state
+from dagrl.workers.node_task import NodeReport, NodeTask
 
 #: Seconds between two looks at how far the running ops are.
 _PROGRESS_SECONDS = 0.5

@@ -12,7 +12,8 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from dagrl.data.metrics import Metrics
-from dagrl.engines.models import load_tokenizer, save_model
+from dagrl.engines.model_saving import save_model
+from dagrl.engines.models import load_tokenizer
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.passes import Passes

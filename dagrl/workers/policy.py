@@ -12,13 +12,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from dagrl.data.columns import Objects
-from dagrl.engines.models import (
-    context_length,
-    fresh_model,
-    load_model,
-    pad_token_id,
-    stop_token_ids,
-)
+from dagrl.engines.model_tokens import context_length, pad_token_id, stop_token_ids
+from dagrl.engines.models import fresh_model, load_model
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.rollout import HFRollout

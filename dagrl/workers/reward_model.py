@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from dagrl.data.columns import Objects
-from dagrl.engines.models import context_length, pad_token_id
+from dagrl.engines.model_tokens import context_length, pad_token_id
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.scalar_head import load_scalar_model
 from dagrl.engines.sequence_scoring import SequenceScorer
