@@ -85,8 +85,8 @@ def run(
     with _ends_told(context, folder, go_on):
         with ui_of_run:  # before the slow import of the engines, and the start of Ray
             from dagrl.executor.start import make_runtime
-            from dagrl.trainer.loop import Saving
             from dagrl.trainer.loop import run as run_pipelines
+            from dagrl.trainer.saving import Saving
             from dagrl.trainer.stopping import StopRequest
 
             runtime = make_runtime(executor, address, node_timeout)

@@ -1,14 +1,11 @@
-"""Reading and writing Hugging Face models: folders, hub names, and what their configs say of tokens.
+"""Reading Hugging Face models from folders and by hub names.
 
 The one place that turns transformers' many ways to fail into a message.
 """
 
 from __future__ import annotations
 
-import copy
-import os
 import re
-import tempfile
 import warnings
 from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
@@ -17,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -28,7 +24,6 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from dagrl.engines.sharding import whole
 from dagrl.errors import ConfigError, Problem
 
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
@@ -91,159 +86,8 @@ def load_tokenizer(folder_or_name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def save_model(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    folder: str | Path,
-    *,
-    dtype: torch.dtype,
-    writes: bool = True,
-) -> None:
-    """Write model and tokenizer as a Hugging Face folder, weights in ``dtype``; the model stays as it is.
-
-    The folder is written aside and renamed, so it is complete or absent; one that is there is replaced. Of ranks
-    that share the weights out all must call, and one of them ``writes``.
-    """
-    weights = _cast(model, dtype, keep=writes)
-    if not writes:
-        return
-    folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
-        complete = Path(aside, "new")
-        with _quiet():
-            _twin(model).save_pretrained(complete, state_dict=weights)
-            _write_configs(model, dtype, complete)
-            tokenizer.save_pretrained(complete)
-        _make_readable(complete)
-        if folder.exists():
-            folder.rename(Path(aside, "old"))
-        complete.rename(folder)
-
-
-def _make_readable(folder: Path) -> None:
-    """Files as open as new files are here: safetensors writes for the owner alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    for file in folder.iterdir():
-        file.chmod(0o666 & ~mask)
-
-
-def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The tokens that end a response: the generation config's, else those of model config and tokenizer.
-
-    Ids outside the vocabulary do not count. Raises ConfigError if none is left.
-    """
-    size = _vocabulary_size(model)
-    config = _generation_config(model)
-    generation = _inside(_ids(config.eos_token_id), size) if config else []
-    others = _ids(_text_config(model).eos_token_id) + _ids(tokenizer.eos_token_id)
-    stops = frozenset(generation or _inside(others, size))
-    if not stops:
-        raise ConfigError([_no_token("ends a response", "eos_token", model)])
-    return stops
-
-
-def pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that fills padding: the tokenizer's, else the generation config's, the model config's, an eos.
-
-    Ids outside the vocabulary are passed over. Raises ConfigError if none is left.
-    """
-    generation = _generation_config(model)
-    candidates = _ids(tokenizer.pad_token_id)
-    candidates += _ids(generation.pad_token_id) if generation else []
-    candidates += _ids(_text_config(model).pad_token_id) + _ids(tokenizer.eos_token_id)
-    candidates += _ids(generation.eos_token_id) if generation else []
-    candidates += _ids(_text_config(model).eos_token_id)
-    inside = _inside(candidates, _vocabulary_size(model))
-    if not inside:
-        raise ConfigError([_no_token("can fill padding", "pad_token", model)])
-    return inside[0]
-
-
-def context_length(model: PreTrainedModel) -> int | None:
-    """The most tokens, prompt and response together, that the model has positions for; None is no bound."""
-    # GPT-2's n_positions and its like answer to the same name.
-    return getattr(_text_config(model), "max_position_embeddings", None)
-
-
-def _generation_config(model: PreTrainedModel) -> GenerationConfig | None:
-    """None for a model that does not generate."""
-    return model.generation_config if model.can_generate() else None
-
-
-def _text_config(model: PreTrainedModel) -> Any:
-    return model.config.get_text_config(decoder=True)
-
-
-def _vocabulary_size(model: PreTrainedModel) -> int:
-    return _text_config(model).vocab_size
-
-
-def _ids(value: Any) -> list[int]:
-    """A config's token ids as a list: they come as one, several or None."""
-    if value is None:
-        return []
-    ids = [value] if isinstance(value, int) else list(value)
-    if not all(isinstance(token, int) for token in ids):
-        fix = "give a number or a list of numbers in config.json or generation_config.json"
-        raise ConfigError([Problem(f"a model's token ids are {value!r}, which are no numbers.", fix=fix)])
-    return ids
-
-
-def _inside(ids: Iterable[int], vocabulary_size: int) -> list[int]:
-    return [token for token in ids if 0 <= token < vocabulary_size]
-
-
-def _no_token(purpose: str, name: str, model: PreTrainedModel) -> Problem:
-    return Problem(
-        f"no token of the model's vocabulary {purpose}",
-        facts=(("model", str(model.config.name_or_path)), ("vocabulary", f"{_vocabulary_size(model)} tokens")),
-        fix=f"set `{name}` in the tokenizer's config or `{name}_id` in generation_config.json",
-    )
-
-
-@torch.no_grad()
-def _cast(model: PreTrainedModel, dtype: torch.dtype, *, keep: bool) -> dict[str, Tensor]:
-    """The weights in ``dtype``; tied ones stay one tensor, or the file would hold them twice.
-
-    Shared-out ones are put together on the CPU, one at a time; a rank that does not keep them only helps.
-    """
-    weights: dict[str, Tensor] = model.state_dict(keep_vars=True)
-    cast: dict[int, Tensor] = {}
-    for key, value in {id(value): value for value in weights.values()}.items():
-        full = whole(value)
-        if keep:
-            home = value.device if full is value else torch.device("cpu")
-            cast[key] = full.detach().to(home, dtype if full.is_floating_point() else full.dtype)
-    return {name: cast[id(value)] for name, value in weights.items()} if keep else {}
-
-
-def _twin(model: PreTrainedModel) -> PreTrainedModel:
-    """The same modules and weights, with configs that saving may check and write to."""
-    twin = copy.copy(model)
-    twin.config = copy.deepcopy(model.config)
-    twin.generation_config = GenerationConfig()
-    return twin
-
-
-def _write_configs(model: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
-    """Put the right configs in place of what ``save_pretrained`` made of the twin's.
-
-    transformers notes the live dtype, and refuses to save some generation configs that it loads: a
-    temperature without do_sample, as many models have.
-    """
-    config = copy.deepcopy(model.config)
-    config.dtype = dtype
-    config.architectures = [type(model).__name__]
-    config.save_pretrained(folder)
-    generation = _generation_config(model)
-    if generation:
-        generation.to_json_file(folder / "generation_config.json")
-
-
 @contextmanager
-def _quiet() -> Generator[None]:
+def quiet() -> Generator[None]:
     """Neither transformers' log nor progress bars nor warnings; what was set is put back."""
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     hub = getLogger("huggingface_hub")
@@ -269,7 +113,7 @@ def refusing(kind: str, reference: str) -> Generator[None]:
     if problem:
         raise ConfigError([problem])
     try:
-        with _quiet():
+        with quiet():
             yield
     # Readers of JSON, safetensors, pickles, tokenizers and the hub share no base class but this one.
     except Exception as error:

@@ -13,7 +13,7 @@ from dagrl.executor.placement import Site
 from dagrl.executor.process_sets import ProcessSet
 from dagrl.executor.walk import Walk
 from dagrl.storage.checkpoints import PartRecord
-from dagrl.workers.host import Planned
+from dagrl.workers.deployment import Planned
 from dagrl.workers.node_states import NODES, read_node_states, write_node_states
 from dagrl.workers.state_parts import OpenPart
 

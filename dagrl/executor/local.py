@@ -15,7 +15,9 @@ from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.events import OpProgressed
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.process_sets import InProcessSet
-from dagrl.workers.host import Deployment, NodeHost, NodeTask, Planned
+from dagrl.workers.deployment import Deployment, Planned
+from dagrl.workers.host import NodeHost
+from dagrl.workers.node_task import NodeTask
 
 __all__ = ["LocalExecutor", "Planned", "SourceRows"]
 

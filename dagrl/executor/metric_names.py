@@ -8,7 +8,7 @@ from dagrl.data.columns import LEGEND
 from dagrl.data.metrics import Metrics
 from dagrl.errors import NodeError
 from dagrl.graph.pipeline import Call
-from dagrl.workers.host import Planned
+from dagrl.workers.deployment import Planned
 
 
 def metric_prefixes(planned: Planned) -> dict[str, str]:

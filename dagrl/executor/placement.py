@@ -16,7 +16,9 @@ from dagrl.executor.process_sets import Pending, ProcessSet
 from dagrl.graph.pipeline import Call
 from dagrl.ops.minibatches import mini_batches
 from dagrl.ops.random import hash_ids, key_of
-from dagrl.workers.host import NodeReport, Planned, source_rows
+from dagrl.workers.deployment import Planned
+from dagrl.workers.host import source_rows
+from dagrl.workers.node_task import NodeReport
 
 #: For each rank, the handles of the shards it is sent, by the call that wrote them.
 Arrivals = list[dict[str, list[Any]]]

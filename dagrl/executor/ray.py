@@ -23,8 +23,10 @@ from dagrl.errors import DagrlError, NodeError, UserError, WorkerError, WorkerTi
 from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.process_sets import Pending, RankProgress
 from dagrl.executor.ray_progress import ProgressBoard
+from dagrl.workers.deployment import Deployment, Planned
 from dagrl.workers.frames import Shard
-from dagrl.workers.host import Deployment, NodeHost, NodeReport, NodeTask, Planned
+from dagrl.workers.host import NodeHost
+from dagrl.workers.node_task import NodeReport, NodeTask
 
 #: How long the actors may take to end what nodes have started in them.
 CLOSE_SECONDS = 3.0

@@ -22,7 +22,7 @@ from dagrl.executor.events import (
 )
 from dagrl.executor.process_sets import ProcessSet
 from dagrl.executor.rounds import Rounds
-from dagrl.workers.host import NodeReport
+from dagrl.workers.node_task import NodeReport
 
 
 class Teller:

@@ -19,9 +19,10 @@ from dagrl.executor.process_sets import Pending, ProcessSet
 from dagrl.executor.rounds import Rounds
 from dagrl.executor.telling import Teller
 from dagrl.graph.pipeline import Call
+from dagrl.workers.deployment import Planned
 from dagrl.workers.frames import Rows
-from dagrl.workers.host import NodeReport, NodeTask, Planned
 from dagrl.workers.node_states import check_state
+from dagrl.workers.node_task import NodeReport, NodeTask
 
 #: Seconds between two looks at how far the running ops are.
 _PROGRESS_SECONDS = 0.5
@@ -69,6 +70,7 @@ class Walk:
         self._running: dict[str, _Running] = {}
         self._tidying: list[_Tidying] = []
         self._loops: dict[str, Rounds] = {}
+        self._loop_of = {op.id: loop.id for loop in self.plan.loops for op in loop.ops}
         self._done: set[str] = set()
         self._skipped = 0
 
@@ -240,9 +242,8 @@ class Walk:
 
     def _rounds_of(self, op: RunOp | SyncOp) -> Rounds | None:
         """The loop that an op stands in."""
-        return next(
-            (rounds for rounds in self._loops.values() if any(op.id == inner.id for inner in rounds.op.ops)), None
-        )
+        loop = self._loop_of.get(op.id)
+        return None if loop is None else self._loops[loop]
 
     def _fail(self, op: RunOp | SyncOp, error: Exception) -> None:
         name, at = self.plan.pipeline, f" ({op.at})" if isinstance(op, RunOp) else ""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from dagrl.compiler import Plan, check_before_run, compile_pipelines
 from dagrl.data.metrics import Metrics, merge_all
-from dagrl.data.rows import PromptRows, rows_in_use
-from dagrl.errors import ConfigError, Problem, counted
+from dagrl.errors import ConfigError, Problem
 from dagrl.executor.base import Executor, Runtime
 from dagrl.executor.events import (
-    CheckpointSaved,
     Event,
     Listener,
     OpFinished,
@@ -25,26 +22,17 @@ from dagrl.executor.events import (
 )
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.local import LOCAL_RUNTIME
-from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.pipeline import Pipeline
 from dagrl.graph.states import STATE_FIX, state_faults
 from dagrl.storage.checkpoints import Checkpoint, Checkpoints, newest_step
 from dagrl.storage.run_folder import CHECKPOINTS, MODEL, RunFolder, is_private
-from dagrl.trainer.data_order import NO_ROWS, DataStream, ShuffledOrder, walk_in_order
+from dagrl.trainer.data_order import DataStream
 from dagrl.trainer.records import Record, RunResult, Start
 from dagrl.trainer.same_run import check_same_run, describe_run
+from dagrl.trainer.saving import ON_SIGNAL, Saver, Saving
+from dagrl.trainer.sources import evaluation_batches, open_streams, training_orders
 from dagrl.trainer.stopping import StopRequest
-from dagrl.workers.host import Planned
-
-
-@dataclass(frozen=True)
-class Saving:
-    """How many checkpoints are kept, and when they are saved: every so many steps, after the last, and on a signal.
-
-    With ``every=0`` only a signal saves.
-    """
-
-    every: int = 0
-    keep: int = 2
+from dagrl.workers.deployment import Planned
 
 
 def run(
@@ -55,7 +43,7 @@ def run(
     seed: int = 0,
     steps: int | None = None,
     config: Mapping[str, Any] | None = None,
-    saving: Saving = Saving(),
+    saving: Saving = ON_SIGNAL,
     resume: Literal["never", "auto"] = "never",
     runtime: Runtime = LOCAL_RUNTIME,
     stop: StopRequest | None = None,
@@ -80,7 +68,7 @@ def run(
     planned = [Planned(pipeline, plan) for pipeline, plan in zip(pipelines, plans, strict=True)]
     _check_states(pipelines)
     num_steps = _num_steps(pipelines[0], steps)
-    orders = _training_orders(planned[0], seed)
+    orders = training_orders(planned[0], seed)
     rows = {name: order.num_rows for name, order in orders.items()}
     description = describe_run(planned, seed=seed, steps=num_steps, config=config or {}, rows=rows)
     _check_shared(out, runtime)
@@ -93,7 +81,7 @@ def run(
         executor = runtime.start(planned, seed=seed, total_steps=num_steps)
         try:
             start = Start(out, num_steps, found.step if found is not None else None, again=not folder.is_new)
-            streams = _streams(orders, found)
+            streams = open_streams(orders, found)
             if found is not None:
                 executor.load_state(found.open_part, found.names)
             folder.make()
@@ -103,7 +91,7 @@ def run(
             folder.write_json("plan.json", [one.plan.to_dict() for one in planned])
             if on_start is not None:
                 on_start(start)
-            saver = _Saver(saving, checkpoints, description, found)
+            saver = Saver(saving, checkpoints, description, found)
             loop = _Loop(planned, executor, streams, folder, start, saver, stop, on_record, between_steps)
             if on_event is not None:
                 executor.subscribe(on_event)
@@ -155,63 +143,6 @@ def _num_steps(pipeline: Pipeline, override: int | None) -> int:
     return steps
 
 
-def _training_orders(planned: Planned, seed: int) -> dict[str, ShuffledOrder]:
-    orders: dict[str, ShuffledOrder] = {}
-    for call in (planned.pipeline.call(op.call) for op in planned.plan.runs if op.source == op.call):
-        options = call.options
-        rows = _rows(call)
-        if len(rows) < options["batch_size"]:
-            found = f"`{options['data']}` has {counted(len(rows), 'row')} in the split `{options['split']}`"
-            what = f"{found}, fewer than batch_size={options['batch_size']}."
-            raise ConfigError([Problem(what, call.at, fix="lower `batch_size` or give more data")])
-        orders[call.name] = ShuffledOrder(len(rows), options["batch_size"], seed)
-    return orders
-
-
-def _streams(orders: Mapping[str, ShuffledOrder], found: Checkpoint | None) -> dict[str, DataStream]:
-    """The data of each source from where the run is; a checkpoint that does not say is of one batch a step."""
-    if found is None:
-        return {name: DataStream(order) for name, order in orders.items()}
-    drawn = found.state["drawn"] if "drawn" in found.state else dict.fromkeys(orders, found.step)
-    return {name: DataStream(order, drawn[name]) for name, order in orders.items()}
-
-
-def _rows(call: Call) -> PromptRows:
-    """The data of a source; ``test_share`` is an option that a source of one's own need not have."""
-    options = call.options
-    test_share = options["test_share"] if call.contract.option("test_share") is not None else 0.0
-    return rows_in_use(options["data"], options["split"], test_share)
-
-
-class _Saver:
-    """Saves checkpoints when they are due; ``newest`` is the last one that is there."""
-
-    def __init__(
-        self, saving: Saving, checkpoints: Checkpoints, description: Mapping[str, Any], newest: Checkpoint | None
-    ) -> None:
-        self._every = saving.every
-        self._checkpoints = checkpoints
-        self._description = description
-        self.newest = newest
-
-    def is_due(self, step: int, num_steps: int) -> bool:
-        """Every so many steps, and after the last."""
-        return self._every > 0 and (step % self._every == 0 or step == num_steps)
-
-    def has(self, step: int) -> bool:
-        """Whether there is a checkpoint of the step."""
-        return self.newest is not None and self.newest.step == step
-
-    def save(self, step: int, executor: Executor, folder: RunFolder, drawn: Mapping[str, int]) -> CheckpointSaved:
-        """Save everything after ``step``, and how much of the data is drawn; complete when this returns."""
-        started = time.perf_counter()
-        parts = executor.save_state(self._checkpoints.begin(step))
-        state = {"run": self._description, "lines": folder.cut(), "drawn": dict(drawn)}
-        self.newest = self._checkpoints.publish(step, parts, state)
-        num_bytes = sum(part.bytes for part in parts)
-        return CheckpointSaved(time.time(), step, time.perf_counter() - started, num_bytes)
-
-
 class _Loop:
     def __init__(
         self,
@@ -220,7 +151,7 @@ class _Loop:
         streams: Mapping[str, DataStream],
         folder: RunFolder,
         start: Start,
-        saver: _Saver,
+        saver: Saver,
         stop: StopRequest | None,
         on_record: Callable[[Record], None] | None,
         between_steps: Callable[[Listener], None] | None,
@@ -299,7 +230,7 @@ class _Loop:
             every = one.pipeline.every
             due = step in (0, self.start.steps) or (every is not None and step % every == 0)
             if due:
-                self._record(one, step, _evaluation_batches(one))
+                self._record(one, step, evaluation_batches(one))
 
     def _record(self, planned: Planned, step: int, batches: Sequence[Mapping[str, SourceRows]]) -> None:
         """Walk the plan over the batches and keep the merged metrics."""
@@ -336,16 +267,3 @@ def _models(planned: Planned) -> dict[str, str]:
 
 def _is_exported(planned: Planned, folder: RunFolder) -> bool:
     return all(folder.exists(f"{name}/config.json") for name in _models(planned).values())
-
-
-def _evaluation_batches(planned: Planned) -> list[dict[str, SourceRows]]:
-    """All rows of each source, in order; sources of different lengths end when the longest does."""
-    walks: dict[str, list[SourceRows]] = {}
-    for call in (planned.pipeline.call(op.call) for op in planned.plan.runs if op.source == op.call):
-        rows = _rows(call)
-        walks[call.name] = walk_in_order(len(rows), call.options["batch_size"])
-    num_batches = max(len(walk) for walk in walks.values())
-    return [
-        {name: walk[number] if number < len(walk) else NO_ROWS for name, walk in walks.items()}
-        for number in range(num_batches)
-    ]

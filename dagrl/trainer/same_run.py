@@ -13,7 +13,7 @@ from dagrl.graph.pipeline import Call
 from dagrl.graph.specs import ModelSpec
 from dagrl.storage.checkpoints import Checkpoint
 from dagrl.storage.json_lines import plain
-from dagrl.workers.host import Planned
+from dagrl.workers.deployment import Planned
 
 _LOG = logging.getLogger(__name__)
 #: Where a run is done and from which file it is read is no part of what it computes.

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
-from dagrl.compiler.plan import Plan
 from dagrl.controller.decorator import Dispatch, register
 from dagrl.controller.worker import Worker
-from dagrl.data.metrics import Metrics
 from dagrl.data.reported import RankMemory, Sample
-from dagrl.engines.parallel import DataParallel, Strategy, start_process_group
+from dagrl.engines.parallel import DataParallel, start_process_group
 from dagrl.errors import DagrlError, NodeError
-from dagrl.graph.pipeline import Call, Pipeline
+from dagrl.graph.pipeline import Call
 from dagrl.graph.progress import progress_heard
-from dagrl.graph.specs import WorkerGroup
 from dagrl.ops.random import hash_ids, key_of
 from dagrl.rewards.pool import close_pools
 from dagrl.storage.checkpoints import PartRecord
 from dagrl.storage.folder import write_folder
 from dagrl.workers.column_metrics import column_metrics
+from dagrl.workers.deployment import Deployment
 from dagrl.workers.frames import Frames, Rows, Shard
 from dagrl.workers.memory import held_bytes
 from dagrl.workers.model_worker import make_worker
 from dagrl.workers.node_runner import Columns, NodeInputs, NodeOutput, run_node
+from dagrl.workers.node_task import NodeReport, NodeTask
 from dagrl.workers.policy import PolicyWorker
 from dagrl.workers.progress import Throttled
 from dagrl.workers.samples import SampleKeeper
@@ -37,95 +35,6 @@ from dagrl.workers.state_parts import OpenPart, load_process, save_process
 
 #: How long a rank waits for another in a collective. The executor ends a stuck op before, with a better message.
 COLLECTIVE_SECONDS = 24 * 3600.0
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A pipeline and its plan."""
-
-    pipeline: Pipeline
-    plan: Plan
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """What every process of a run knows: the pipelines with their plans, the seed, and the steps of the schedule."""
-
-    planned: tuple[Planned, ...]
-    seed: int
-    total_steps: int
-
-    def groups(self) -> dict[str, WorkerGroup]:
-        """The worker groups that some plan runs a call on; nothing of a pruned group is loaded."""
-        calls = [one.pipeline.call(op.call) for one in self.planned for op in one.plan.runs]
-        return {call.group.name: call.group for call in calls if call.group is not None}
-
-    def pools(self) -> tuple[str, ...]:
-        """The pools that some op runs on."""
-        return tuple(dict.fromkeys(op.pool for one in self.planned for op in one.plan.runs))
-
-    def strategy(self, group: str) -> Strategy:
-        """How the ranks of a group share its model."""
-        return next(plan.parallel for one in self.planned for plan in one.plan.groups if plan.name == group)
-
-    def generates(self, group: str) -> bool:
-        """Whether some op samples with the group's rollout weights."""
-        return any(op.group == group and op.needs == "rollout" for one in self.planned for op in one.plan.runs)
-
-
-@dataclass(frozen=True)
-class NodeTask:
-    """What one process is asked to do: an op of a plan, on these rows.
-
-    ``rows`` None means the op's rows that are here already. ``group_ids`` and ``positions``, one for each prompt,
-    are given to a source alone. ``arrivals`` are shards that other processes have published.
-    """
-
-    pipeline: str
-    op: str
-    step: int
-    group_ids: Int64[Tensor, " M"] | None = None
-    positions: Int64[Tensor, " M"] | None = None
-    rows: Rows | None = None
-    arrivals: Mapping[str, Sequence[tuple[Any, int]]] = field(default_factory=dict)
-    state: Any = None
-
-    @property
-    def row_bytes(self) -> int:
-        """The bytes in it that grow with the rows."""
-        rows = () if self.rows is None else (self.rows.row_ids, self.rows.group_ids)
-        return sum(ids.nbytes for ids in (self.group_ids, self.positions, *rows) if ids is not None)
-
-
-@dataclass(frozen=True)
-class NodeReport:
-    """What the driver learns of a task: counts, metrics and state, never a column.
-
-    ``metrics`` are the node's own, ``statistics`` those of the row columns it wrote. ``kept`` are the row ids that a
-    filter let pass; ``num_tokens`` counts the tokens of each row, and ``response_tokens`` those of all responses, where
-    they are written. ``bytes`` are those of the
-    written tensors. ``samples`` are texts of a few rows, on rank 0 of a node that scores; ``held`` is what the process
-    holds after it. ``printed`` is what the node wrote to the console of another process.
-    """
-
-    num_rows: int
-    metrics: Metrics
-    statistics: Metrics
-    state: Any
-    seconds: float
-    cpu_seconds: float
-    bytes: int
-    kept: Int64[Tensor, " K"] | None = None
-    num_tokens: Int32[Tensor, " B"] | None = None
-    response_tokens: int = 0
-    samples: tuple[Sample, ...] = ()
-    held: RankMemory | None = None
-    printed: str = ""
-
-    @property
-    def row_bytes(self) -> int:
-        """The bytes in it that grow with the rows."""
-        return sum(ids.nbytes for ids in (self.kept, self.num_tokens) if ids is not None)
 
 
 class NodeHost(Worker):

@@ -16,7 +16,7 @@ from dagrl.errors import CompileError
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.local import LocalExecutor
 from dagrl.nodes import generate, prompts, verify
-from dagrl.workers.host import Planned
+from dagrl.workers.deployment import Planned
 from dagrl.workers.policy import PolicyWorker
 from dagrl.zoo import model_folder
 

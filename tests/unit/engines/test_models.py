@@ -12,14 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from dagrl.engines.models import (
-    context_length,
-    load_model,
-    load_tokenizer,
-    pad_token_id,
-    save_model,
-    stop_token_ids,
-)
+from dagrl.engines.model_saving import save_model
+from dagrl.engines.model_tokens import context_length, pad_token_id, stop_token_ids
+from dagrl.engines.models import load_model, load_tokenizer
 from dagrl.errors import ConfigError
 from dagrl.zoo import model_folder
 

@@ -16,7 +16,8 @@ from dagrl.executor.events import ColumnsFreed, Event, OpFinished
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.process_sets import InProcessSet
 from dagrl.nodes import prompts, report
-from dagrl.workers.host import Deployment, NodeHost, Planned
+from dagrl.workers.deployment import Deployment, Planned
+from dagrl.workers.host import NodeHost
 
 
 class Told(NamedTuple):

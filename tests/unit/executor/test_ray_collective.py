@@ -16,7 +16,7 @@ from dagrl.executor.layout import SourceRows
 from dagrl.executor.ray import RayRuntime
 from dagrl.graph.specs import ResourcePool
 from dagrl.nodes import generate, prompts, update_policy
-from dagrl.workers.host import Planned
+from dagrl.workers.deployment import Planned
 
 #: Seconds from the start of the update to the error in the driver.
 LIMIT = 5.0

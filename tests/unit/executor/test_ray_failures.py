@@ -20,7 +20,7 @@ from dagrl.executor.layout import SourceRows
 from dagrl.executor.ray import RayExecutor, RayRuntime
 from dagrl.graph.specs import ResourcePool
 from dagrl.nodes import generate, prompts
-from dagrl.workers.host import Planned
+from dagrl.workers.deployment import Planned
 
 #: Seconds within which the driver knows.
 LIMIT = 10.0

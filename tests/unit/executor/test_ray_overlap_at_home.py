@@ -16,7 +16,7 @@ from dagrl.executor.ray import RayExecutor, RayRuntime
 from dagrl.graph import Policy
 from dagrl.graph.specs import ResourcePool
 from dagrl.nodes import generate, prompts
-from dagrl.workers.host import Planned
+from dagrl.workers.deployment import Planned
 
 NAP = 3.0
 

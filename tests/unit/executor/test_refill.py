@@ -19,7 +19,8 @@ from dagrl.executor.layout import SourceRows
 from dagrl.executor.process_sets import InProcessSet
 from dagrl.graph.specs import ResourcePool as Pool
 from dagrl.nodes import generate, prompts, ref_logprob
-from dagrl.workers.host import Deployment, NodeHost, Planned
+from dagrl.workers.deployment import Deployment, Planned
+from dagrl.workers.host import NodeHost
 
 #: What `watch` saw of each row: its seed in the loop and outside of it, its reward, its text and the sum of its values.
 SEEN: dict[tuple[int, int], tuple[int, float, str, float]] = {}

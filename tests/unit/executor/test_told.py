@@ -29,7 +29,8 @@ from dagrl.executor.local import LocalExecutor, Planned, SourceRows
 from dagrl.executor.process_sets import InProcessSet
 from dagrl.nodes import generate, grpo_advantage, old_logprob, ppo_clip, prompts, report, update_policy, verify
 from dagrl.storage.json_lines import json_line
-from dagrl.workers.host import Deployment, NodeHost
+from dagrl.workers.deployment import Deployment
+from dagrl.workers.host import NodeHost
 
 
 @node(writes="rewards")

@@ -17,8 +17,9 @@ from dagrl.cli.pipeline_file import LoadedPipelines, load_pipelines
 from dagrl.errors import ResumeError
 from dagrl.storage.checkpoints import Checkpoints
 from dagrl.storage.folder import Folder
-from dagrl.trainer.loop import Saving, run
+from dagrl.trainer.loop import run
 from dagrl.trainer.records import Record, RunResult
+from dagrl.trainer.saving import Saving
 from dagrl.trainer.stopping import StopRequest
 from dagrl.workers.reward_model import RewardModelWorker
 

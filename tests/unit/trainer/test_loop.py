@@ -10,8 +10,9 @@ from support import event_lines, load_grpo, metrics_lines, run_grpo
 
 from dagrl.errors import ConfigError
 from dagrl.executor.events import Event, Listener, RunFinished, RunPaused, StepFinished, event_from_dict
-from dagrl.trainer.loop import Saving, run
+from dagrl.trainer.loop import run
 from dagrl.trainer.records import Record
+from dagrl.trainer.saving import Saving
 from dagrl.trainer.stopping import StopRequest
 
 

@@ -15,8 +15,9 @@ from dagrl.executor.events import Event, OpStarted, RoundStarted
 from dagrl.storage.checkpoints import Checkpoints
 from dagrl.storage.folder import Folder
 from dagrl.trainer.data_order import DataStream, ShuffledOrder
-from dagrl.trainer.loop import Saving, run
+from dagrl.trainer.loop import run
 from dagrl.trainer.records import Record, RunResult
+from dagrl.trainer.saving import Saving
 from dagrl.trainer.stopping import StopRequest
 
 DAPO = ROOT / "pipelines" / "dapo.py"

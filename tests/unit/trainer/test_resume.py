@@ -17,8 +17,9 @@ from dagrl.executor.local import LocalRuntime
 from dagrl.storage.folder import Folder
 from dagrl.storage.run_folder import contents
 from dagrl.storage.segments import read_lines
-from dagrl.trainer.loop import Saving, run
+from dagrl.trainer.loop import run
 from dagrl.trainer.records import Record, RunResult
+from dagrl.trainer.saving import Saving
 from dagrl.trainer.stopping import StopRequest
 
 QUICK = {"batch_size": 2, "n": 2, "precision": "fp32"}
