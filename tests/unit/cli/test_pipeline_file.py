@@ -94,7 +94,7 @@ def test_an_error_without_words(tmp_path: Path) -> None:
 
 def test_what_recording_found_comes_before_the_exception(tmp_path: Path) -> None:
     file = edited_pipeline(
-        tmp_path, ("verify(batch, rollout)", "verify(batch, 3)"), ("    return step, held_out", "    return 1 / 0")
+        tmp_path, ("verify(batch, rollout)", "verify(batch, 3)"), ("    return step, held_out(cfg, actor)", "    return 1 / 0")
     )
     with pytest.raises(PipelineFileError) as error:
         load_pipelines(str(file))
