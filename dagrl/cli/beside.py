@@ -13,21 +13,21 @@ def find_beside(file: Path) -> None:
     A module of an earlier file's folder is forgotten where this folder has one of the same name.
     """
     folder = str(file.parent)
-    if folder not in sys.path:
-        _folders.append(folder)
-    if folder in _folders:
-        _folders.remove(folder)
-        _forget_shadowed(file.parent)
-        _folders.insert(0, folder)
-        sys.path[:] = [path for path in sys.path if path not in _folders] + _folders
+    if folder in sys.path and folder not in _folders:
+        return
+    earlier = [path for path in _folders if path in sys.path and path != folder]
+    sys.path[:] = [*(path for path in sys.path if path not in _folders), folder, *earlier]
+    _folders[:] = [folder, *earlier]
+    _forget_shadowed(file.parent)
 
 
 def _forget_shadowed(folder: Path) -> None:
     """Forget modules, with what is inside them, of earlier folders that have a namesake in this one."""
+    others = set(_folders[1:])
     tops = {
         name
         for name, module in list(sys.modules.items())
-        if _folders and "." not in name and _home(vars(module).get("__file__")) in _folders and _has(folder, name)
+        if others and "." not in name and _home(vars(module).get("__file__")) in others and _has(folder, name)
     }
     for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
         del sys.modules[name]

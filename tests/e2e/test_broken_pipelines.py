@@ -82,7 +82,7 @@ IN_STEP = "        update_policy(\n"
 OTHER_PIPELINE = (
     '    with Pipeline("other") as other:\n'
     "        foreign = prompts(data=cfg.data, batch_size=4)\n"
-    '    with Pipeline(name'
+    "    with Pipeline(name"
 )
 UPDATE = "actor, rollout, old, reference, advantages,"
 
@@ -209,7 +209,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     ),
     "one pipeline twice": (
         (("    return step, held_out(cfg, actor)", "    return step, step"),),
-        'Pipeline(name',
+        "Pipeline(name",
         ("two pipelines are named `grpo`", "its own name"),
     ),
     "a pipeline without calls": (
@@ -218,12 +218,12 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ("pipeline `empty` has no calls", "inside its `with` block"),
     ),
     "a pipeline name of two words": (
-        (('Pipeline(name', 'Pipeline("my step"'),),
+        (("Pipeline(name", 'Pipeline("my step"'),),
         'Pipeline("my step"',
         ("a pipeline is named 'my step'", "letters, digits"),
     ),
     "nodes outside of a pipeline": (
-        (('    with Pipeline(name, steps=cfg.steps) as step:', "    if True:"),),
+        (("    with Pipeline(name, steps=cfg.steps) as step:", "    if True:"),),
         "batch = prompts(",
         ("TypeError: prompts() missing a required argument: 'positions'", "inside `with Pipeline(...)`"),
     ),
@@ -253,7 +253,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ("`zoo:larger` has ", "fewer than batch_size=1000000", "lower `batch_size`"),
     ),
     "edge of another pipeline": (
-        (('    with Pipeline(name', OTHER_PIPELINE), ("verify(batch, rollout)", "verify(foreign, rollout)")),
+        (("    with Pipeline(name", OTHER_PIPELINE), ("verify(batch, rollout)", "verify(foreign, rollout)")),
         "verify(foreign, rollout)",
         ("`verify` was passed an edge of pipeline `other`", "call `prompts` again inside pipeline `grpo`"),
     ),
@@ -302,7 +302,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     ),
     "group of one": (
         (("n=cfg.n", "n=1"),),
-        "grpo_advantage(",
+        "advantage(rollout",
         ("`prompts` has n=1", "raise n"),
     ),
     "greedy rollouts in ratios": (
@@ -391,7 +391,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ("`generate` got `temperature='0.7'`", "pass `temperature` as float"),
     ),
     "no Config": (
-        (("class Config:", "class Settings:"), ("cfg: Config", "cfg: Settings")),
+        (("class Config(", "class Settings("), ("cfg: Config", "cfg: Settings")),
         "GRPO (arXiv",
         ("the file defines no `Config`", "@dataclass"),
     ),
@@ -436,7 +436,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ("a loss is added to a loss, not to 0.", "mend that line"),
     ),
     "all coefficients 0": (
-        (("ppo_clip(eps=cfg.clip) + cfg.kl", "0 * ppo_clip(eps=cfg.clip) + 0"),),
+        (("loss + cfg.kl", "0 * loss + 0"),),
         IN_STEP.strip(),
         ("in which every coefficient is 0", "other than 0"),
     ),
@@ -477,10 +477,8 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     ),
     "pipeline in a pipeline": (
         (
-            ('    with Pipeline("eval"', '        with Pipeline("eval"'),
-            ("        batch = prompts(data=cfg.data, split", "            batch = prompts(data=cfg.data, split"),
-            ("        answer =", "            answer ="),
-            ("        report(", "            report("),
+            ("        old = old_logprob", "        inner = held_out(cfg, actor)\n        old = old_logprob"),
+            ("    return step, held_out(cfg, actor)", "    return step, inner"),
         ),
         'Pipeline("eval"',
         ("pipeline `eval` is opened inside pipeline `grpo`", "side by side"),
@@ -531,11 +529,11 @@ def test_a_broken_pipeline_file(kind: str, command: Command) -> None:
         (["temperature=-1"], "rollout = generate(", ("`temperature` is -1.0", "0 (greedy) or more")),
         (["mini_batch_size=-4"], "update_policy(", ("`mini_batch_size` is -4", "at least 0")),
         (["batch_size=100000000"], "batch = prompts(", ("fewer than batch_size=100000000", "lower `batch_size`")),
-        (["steps=0"], 'Pipeline(name', ("has steps=0", "at least 1; None: as many as `--steps` says")),
-        (["steps=-5"], 'Pipeline(name', ("has steps=-5", "at least 1")),
+        (["steps=0"], "Pipeline(name", ("has steps=0", "at least 1; None: as many as `--steps` says")),
+        (["steps=-5"], "Pipeline(name", ("has steps=-5", "at least 1")),
         (["kl=none"], "kl: float", ("got 'none'", "declare `kl: float | None`")),
         (["kl=false"], "kl: float", ("got 'false'", "declare `kl: float | None`")),
-        (["kl=nan"], "ppo_clip(eps", ("has a coefficient that is no number", "finite")),
+        (["kl=nan"], "kl_loss(kind", ("has a coefficient that is no number", "finite")),
         (["n=four", "n=five"], "n: int", ("`n`: got 'five'",)),
         (["n=4.5"], "n: int", ("`n`: got '4.5'",)),
         (["optimizer.lr=1"], "class Config", ("no field `optimizer.lr`", "without dots", "did you mean `lr`?")),
@@ -636,7 +634,7 @@ def test_all_that_can_be_wrong_with_a_graph_in_one_message(command: Command) -> 
     edits: Edits = (
         WITH_NODES,
         ("process_on_nodes=[cfg.workers]", "process_on_nodes=[64]"),
-        ('    with Pipeline(name', OTHER_PIPELINE),
+        ("    with Pipeline(name", OTHER_PIPELINE),
         ("        reference = ref_logprob(ref, rollout)\n", ""),
         (UPDATE, "actor, rollout, old, advantages,"),
         ("        reward = verify(batch, rollout)\n", FAULTY_CALLS),

@@ -162,7 +162,9 @@ def test_prompts_without_answers_serve_a_reward_that_needs_none(tmp_path: Path) 
     text = text.replace(
         "reward = verify(batch, rollout)", 'reward = reward_function(batch, rollout, function="mine.py:brief")'
     )
-    text = text.replace("return step, held_out(cfg, actor)", "return step").replace("tuple[Pipeline, Pipeline]", "Pipeline")
+    text = text.replace("return step, held_out(cfg, actor)", "return step").replace(
+        "tuple[Pipeline, Pipeline]", "Pipeline"
+    )
     (tmp_path / "pipeline.py").write_text(text)
     command = [sys.executable, "-m", "dagrl.cli", "run", str(tmp_path / "pipeline.py"), "--steps", "1"]
     options = ["--set", f"data={tmp_path}/prompts.jsonl", "--set", "batch_size=4", "--out", str(tmp_path / "run")]
