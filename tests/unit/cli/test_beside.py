@@ -1,9 +1,12 @@
 """What lies beside a pipeline file is imported from there, whatever else is installed or was run before."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from dagrl.cli.pipeline_file import load_pipelines
 
@@ -67,3 +70,43 @@ def test_modules_of_an_earlier_folder_stay_where_nothing_replaces_them(tmp_path:
     kept = sys.modules["kept_part"]
     assert name_of(written(tmp_path / "without", "sys", "__name__")) == "sys"
     assert sys.modules["kept_part"] is kept
+
+NODE = """
+from jaxtyping import Float32
+from torch import Tensor
+from dagrl import node
+import deeper_part
+
+NAME = "step"
+
+@node(writes="rewards")
+def scaled(rewards: Float32[Tensor, " B"]) -> Float32[Tensor, " B"]:
+    return rewards * deeper_part.factor()
+"""
+SENDS = """
+import shutil
+import subprocess
+import sys
+from ray import cloudpickle
+from dagrl.cli.pipeline_file import load_pipelines
+from dagrl.controller.shipping import ship_user_modules
+load_pipelines(sys.argv[1])
+ship_user_modules()
+open(sys.argv[2], "wb").write(cloudpickle.dumps(sys.modules["node_part"].scaled))
+"""
+RECEIVES = """
+import pickle, sys, torch
+scaled = pickle.load(open(sys.argv[1], "rb"))
+assert not {"node_part", "deeper_part"} & sys.modules.keys()
+print(scaled(torch.ones(2)).tolist())
+"""
+
+
+def test_what_lies_beside_reaches_a_process_that_has_no_such_file(tmp_path: Path) -> None:
+    """A node of a sibling goes whole, with the sibling that it imports itself."""
+    file = written(tmp_path / "here", "node_part", "NAME", node_part=NODE, deeper_part="def factor():\n    return 3.0\n")
+    sent = str(tmp_path / "sent")
+    subprocess.run([sys.executable, "-c", SENDS, file, sent], check=True, cwd=ROOT)
+    shutil.rmtree(tmp_path / "here")
+    received = subprocess.run([sys.executable, "-c", RECEIVES, sent], cwd=ROOT, capture_output=True, text=True)
+    assert received.stdout.strip() == "[3.0, 3.0]", received.stderr
