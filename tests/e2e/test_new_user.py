@@ -9,7 +9,7 @@ from support import ROOT, edited_pipeline, metrics_lines, run_grpo
 
 from dagrl.cli.main import _exit_code
 
-IMPORTS = "from dagrl import Pipeline"
+IMPORTS = "from dagrl import Edge"
 
 
 def dagrl(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -71,6 +71,7 @@ def test_modules_of_an_earlier_folder_stay_where_nothing_replaces_them(tmp_path:
     assert name_of(written(tmp_path / "without", "sys", "__name__")) == "sys"
     assert sys.modules["kept_part"] is kept
 
+
 NODE = """
 from jaxtyping import Float32
 from torch import Tensor
@@ -104,7 +105,9 @@ print(scaled(torch.ones(2)).tolist())
 
 def test_what_lies_beside_reaches_a_process_that_has_no_such_file(tmp_path: Path) -> None:
     """A node of a sibling goes whole, with the sibling that it imports itself."""
-    file = written(tmp_path / "here", "node_part", "NAME", node_part=NODE, deeper_part="def factor():\n    return 3.0\n")
+    file = written(
+        tmp_path / "here", "node_part", "NAME", node_part=NODE, deeper_part="def factor():\n    return 3.0\n"
+    )
     sent = str(tmp_path / "sent")
     subprocess.run([sys.executable, "-c", SENDS, file, sent], check=True, cwd=ROOT)
     shutil.rmtree(tmp_path / "here")
