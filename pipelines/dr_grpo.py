@@ -1,66 +1,27 @@
 """Dr. GRPO (arXiv 2503.20783): GRPO without its two biases: no division by a group's spread, nor by a row's length."""
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
-from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy
-from dagrl.nodes import (
-    generate,
-    grpo_advantage,
-    old_logprob,
-    ppo_clip,
-    prompts,
-    report,
-    update_policy,
-    verify,
-)
+import grpo
+
+from dagrl import Pipeline
+from dagrl.nodes import grpo_advantage, ppo_clip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(grpo.Config):
     """The knobs: ``dagrl run pipelines/dr_grpo.py --set n=8``."""
 
-    model: str = "zoo:tiny"  # or a Hugging Face name, or a local folder
-    data: str = "zoo:larger"  # or a file of rows, or a folder with one for each split
-    test_share: float = 0.0  # part of a single data file that only the evaluation sees
-    steps: int = 240
-    batch_size: int = 128  # prompts per step
-    n: int = 4  # answers per prompt: one group
-    max_new_tokens: int = 8
-    temperature: float = 1.0
-    lr: float = 2.5e-4
-    clip: float = 0.2
-    mini_batch_size: int = 0  # rows per optimizer step; 0: all
-    micro_batch_size: int = 0  # rows per forward pass; 0: by the policy's token budget
-    precision: Literal["bf16", "fp32"] = "bf16"
-    eval_every: int = 60
-    workers: int = 0  # processes; 0: on Ray one for each GPU, else for each core
+    kl: float = 0.0  # above 0 brings a reference model
 
 
 def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
     """One step, and the evaluation on held-out prompts."""
-    pool = ResourcePool("main", process_on_nodes=[cfg.workers])
-    optimizer = adamw(lr=cfg.lr, warmup=20, decay="linear", min_lr_ratio=0.1, betas=(0.9, 0.99))
-    actor = WorkerGroup("actor", policy(cfg.model, optimizer=optimizer, precision=cfg.precision), pool=pool)
-
-    with Pipeline("dr_grpo", steps=cfg.steps) as step:
-        batch = prompts(data=cfg.data, test_share=cfg.test_share, batch_size=cfg.batch_size, n=cfg.n)
-        rollout = generate(actor, batch, max_new_tokens=cfg.max_new_tokens, temperature=cfg.temperature)
-        reward = verify(batch, rollout)
-        advantage = grpo_advantage(rollout, reward, normalize_by_std=False)
-        old = old_logprob(actor, rollout)
-        update_policy(
-            actor, rollout, old, advantage,
-            loss=ppo_clip(eps=cfg.clip),
-            loss_agg_mode="seq-mean-token-sum-norm",
-            norm_length=cfg.max_new_tokens,
-            mini_batch_size=cfg.mini_batch_size,
-            micro_batch_size=cfg.micro_batch_size,
-        )  # fmt: skip
-
-    with Pipeline("eval", every=cfg.eval_every) as held_out:
-        batch = prompts(data=cfg.data, split="test", test_share=cfg.test_share, batch_size=1024)
-        answer = generate(actor, batch, max_new_tokens=cfg.max_new_tokens, temperature=0.0)
-        report(batch, verify(batch, answer))
-
-    return step, held_out
+    return grpo.group_relative(
+        "dr_grpo", cfg,
+        loss=ppo_clip(eps=cfg.clip),
+        advantage=partial(grpo_advantage, normalize_by_std=False),
+        loss_agg_mode="seq-mean-token-sum-norm",
+        norm_length=cfg.max_new_tokens,
+    )  # fmt: skip

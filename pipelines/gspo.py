@@ -1,66 +1,23 @@
 """GSPO (arXiv 2507.18071): GRPO with one importance ratio for each answer in place of one for each token."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy
-from dagrl.nodes import (
-    generate,
-    grpo_advantage,
-    gspo,
-    old_logprob,
-    prompts,
-    report,
-    update_policy,
-    verify,
-)
+import grpo
+
+from dagrl import Pipeline
+from dagrl.nodes import gspo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(grpo.Config):
     """The knobs: ``dagrl run pipelines/gspo.py --set n=8``."""
 
-    model: str = "zoo:tiny"  # or a Hugging Face name, or a local folder
-    data: str = "zoo:larger"  # or a file of rows, or a folder with one for each split
-    test_share: float = 0.0  # part of a single data file that only the evaluation sees
-    steps: int = 240
-    batch_size: int = 128  # prompts per step
-    n: int = 4  # answers per prompt: one group
-    max_new_tokens: int = 8
-    temperature: float = 1.0
-    lr: float = 2.5e-4
-    clip_low: float = 3e-4
-    clip_high: float = 4e-4
+    clip: float = 3e-4  # how far the ratio may fall below 1
+    clip_high: float = 4e-4  # and how far rise above it
+    kl: float = 0.0  # above 0 brings a reference model
     mini_batch_size: int = 256  # rows per optimizer step: after the first of a step the ratios are not 1
-    micro_batch_size: int = 0  # rows per forward pass; 0: by the policy's token budget
-    precision: Literal["bf16", "fp32"] = "bf16"
-    eval_every: int = 60
-    workers: int = 0  # processes; 0: on Ray one for each GPU, else for each core
 
 
 def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
     """One step, and the evaluation on held-out prompts."""
-    pool = ResourcePool("main", process_on_nodes=[cfg.workers])
-    optimizer = adamw(lr=cfg.lr, warmup=20, decay="linear", min_lr_ratio=0.1, betas=(0.9, 0.99))
-    actor = WorkerGroup("actor", policy(cfg.model, optimizer=optimizer, precision=cfg.precision), pool=pool)
-
-    with Pipeline("gspo", steps=cfg.steps) as step:
-        batch = prompts(data=cfg.data, test_share=cfg.test_share, batch_size=cfg.batch_size, n=cfg.n)
-        rollout = generate(actor, batch, max_new_tokens=cfg.max_new_tokens, temperature=cfg.temperature)
-        reward = verify(batch, rollout)
-        advantage = grpo_advantage(rollout, reward)
-        old = old_logprob(actor, rollout)
-        update_policy(
-            actor, rollout, old, advantage,
-            loss=gspo(eps=cfg.clip_low, eps_high=cfg.clip_high),
-            loss_agg_mode="seq-mean-token-mean",
-            mini_batch_size=cfg.mini_batch_size,
-            micro_batch_size=cfg.micro_batch_size,
-        )  # fmt: skip
-
-    with Pipeline("eval", every=cfg.eval_every) as held_out:
-        batch = prompts(data=cfg.data, split="test", test_share=cfg.test_share, batch_size=1024)
-        answer = generate(actor, batch, max_new_tokens=cfg.max_new_tokens, temperature=0.0)
-        report(batch, verify(batch, answer))
-
-    return step, held_out
+    return grpo.group_relative("gspo", cfg, loss=gspo(eps=cfg.clip, eps_high=cfg.clip_high))

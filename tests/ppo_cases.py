@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from support import ROOT
+from support import GRPO, ROOT
 
 from dagrl.cli.pipeline_file import LoadedPipelines, load_pipelines
 
@@ -52,8 +52,9 @@ def gae_advantage(
 
 
 def ppo_file(folder: Path, *edits: tuple[str, str], name: str = "own_ppo.py") -> Path:
-    """A copy of pipelines/ppo.py beside the tests' GAE, each first text replaced by the second."""
+    """A copy of pipelines/ppo.py beside GRPO's and the tests' GAE, each first text replaced by the second."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / GRPO.name).write_text(GRPO.read_text())
     (folder / "own_gae.py").write_text(GAE)
     text = PPO.read_text()
     head = "from dagrl.nodes import ("
@@ -68,9 +69,9 @@ def ppo_file(folder: Path, *edits: tuple[str, str], name: str = "own_ppo.py") ->
 
 def scored_by(folder: str) -> tuple[tuple[str, str], ...]:
     """Edits by which a reward model in fp32 gives the rewards."""
-    group = f"    scorer = WorkerGroup('scorer', reward_model({folder!r}, precision='fp32'), pool=pool)"
+    group = f"    scorer = WorkerGroup('scorer', reward_model({folder!r}, precision='fp32'), pool=actor.pool)"
     return (
-        ("import Pipeline, ResourcePool", "import Pipeline, reward_model, ResourcePool"),
+        ("import Pipeline, WorkerGroup", "import Pipeline, reward_model, WorkerGroup"),
         ("    ref_logprob,\n", "    ref_logprob,\n    reward_model_score,\n"),
         ("        reward = verify(batch, rollout)\n", "        reward = reward_model_score(scorer, batch, rollout)\n"),
         ("    value_model = ", f"{group}\n    value_model = "),

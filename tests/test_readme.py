@@ -86,6 +86,11 @@ def test_the_shown_pipeline_is_the_shipped_one() -> None:
     assert block(PYTHON, "def build") in (ROOT / "pipelines" / "grpo.py").read_text()
 
 
+def test_the_shown_variant_is_the_shipped_one() -> None:
+    text = (ROOT / "pipelines" / "gspo.py").read_text()
+    assert text.endswith(block(PYTHON, "import grpo"))
+
+
 def test_the_shown_plan_is_the_real_one(folder: Path) -> None:
     printed = dagrl("dagrl plan pipelines/grpo.py", folder).stdout
     assert block(TEXT, "6  update_policy") in printed

@@ -2,7 +2,9 @@
 
 import ast
 import dataclasses
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -37,17 +39,17 @@ def make_config(config_class: type, values: Mapping[str, str], file: str, source
     Raises:
         ConfigError: naming every unknown key, missing value and value of the wrong type.
     """
-    lines = _field_lines(config_class.__name__, source)
+    places = _field_places(config_class, file, source)
     fields = {field.name: field for field in dataclasses.fields(config_class) if field.init}
-    hints = _hints(config_class, Location(file, lines[""]))
+    hints = _hints(config_class, places[""])
     problems = [
-        Problem(f"`{config_class.__name__}` has no field `{key}`.", Location(file, lines[""]), fix=_known(key, fields))
+        Problem(f"`{config_class.__name__}` has no field `{key}`.", places[""], fix=_known(key, fields))
         for key in values
         if key not in fields
     ]
     parsed: dict[str, Any] = {}
     for name, field in fields.items():
-        at = Location(file, lines.get(name, lines[""]))
+        at = places.get(name, places[""])
         try:
             parsed |= _field_value(field, hints[name], values)
         except ValueError as error:
@@ -124,6 +126,27 @@ def _validated(value: Any, hint: Any, *, strict: bool) -> Any:
 
 def _shown(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _field_places(config_class: type, file: str, source: str) -> dict[str, Location]:
+    """Where each field is declared, in the class or the nearest of its bases; the class itself under the empty name."""
+    places: dict[str, Location] = {}
+    for base in reversed(config_class.__mro__[1:]):
+        there = _source_of(base)
+        if there is not None:
+            places |= _places_in(base.__name__, str(there), there.read_text(encoding="utf-8-sig"))
+    return places | _places_in(config_class.__name__, file, source)
+
+
+def _source_of(base: type) -> Path | None:
+    """The file in which a dataclass is written, where there is one to read."""
+    module = sys.modules.get(base.__module__) if dataclasses.is_dataclass(base) else None
+    there = None if module is None else vars(module).get("__file__")
+    return Path(there) if isinstance(there, str) and there.endswith(".py") and Path(there).is_file() else None
+
+
+def _places_in(class_name: str, file: str, source: str) -> dict[str, Location]:
+    return {name: Location(file, line) for name, line in _field_lines(class_name, source).items()}
 
 
 def _field_lines(class_name: str, source: str) -> dict[str, int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dagrl.cli.beside import find_beside
 from dagrl.cli.config import make_config
 from dagrl.cli.published import Broken, file_of, published_names, published_pipeline
 from dagrl.compiler.check import problems_so_far
@@ -114,8 +115,7 @@ def _execute(file: Path) -> ModuleType:
         raise PipelineFileError([Problem(what, fix="give a .py file")], _subject(file))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
+    find_beside(file)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

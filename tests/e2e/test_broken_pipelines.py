@@ -82,9 +82,9 @@ IN_STEP = "        update_policy(\n"
 OTHER_PIPELINE = (
     '    with Pipeline("other") as other:\n'
     "        foreign = prompts(data=cfg.data, batch_size=4)\n"
-    '    with Pipeline("grpo"'
+    "    with Pipeline(name"
 )
-UPDATE = "actor, rollout, old, reference, advantage,"
+UPDATE = "actor, rollout, old, reference, advantages,"
 
 #: Calls for the step of pipelines/grpo.py, a fault in each, and the line and words by which a message tells it.
 FAULTY_CALLS = """        reward = verify(batch, rollout)
@@ -129,21 +129,21 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ),
     ),
     "ref left out while kl > 0": (
-        (("        reference = ref_logprob(ref, rollout)\n", ""), (UPDATE, "actor, rollout, old, advantage,")),
+        (("        reference = ref_logprob(ref, rollout)\n", ""), (UPDATE, "actor, rollout, old, advantages,")),
         IN_STEP.strip(),
         ("reads `ref_logprobs", "* kl_loss(kind='k3')`", "`ref_logprobs` is written by ", "`ref_logprob`"),
     ),
     "two writers": (
         (
             ("verify(batch, rollout)\n", "verify(batch, rollout)\n        again = verify(batch, rollout)\n"),
-            ("grpo_advantage(rollout, reward)", "grpo_advantage(rollout, reward, again)"),
+            ("advantage(rollout, reward)", "advantage(rollout, reward, again)"),
         ),
-        "grpo_advantage(rollout, reward, again)",
+        "advantage(rollout, reward, again)",
         ("2 edges into it carry that column", "`verify` (", "`verify#2` (", ".only("),
     ),
     "wrong dtype": (
         (WITH_NODES, ("reward = verify(batch, rollout)", "reward = whole_rewards(rollout)")),
-        "grpo_advantage(rollout, reward)",
+        "advantage(rollout, reward)",
         (
             "reads `rewards: f32[B]`, but `whole_rewards` writes it as `i64[B]`",
             "own_nodes.py:7",
@@ -152,7 +152,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     ),
     "wrong rank": (
         (WITH_NODES, ("reward = verify(batch, rollout)", "reward = token_rewards(rollout)")),
-        "grpo_advantage(rollout, reward)",
+        "advantage(rollout, reward)",
         ("`token_rewards` writes it as `f32[B T]`", "make `token_rewards` write f32[B]"),
     ),
     "unknown option": (
@@ -173,9 +173,9 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     "equal names": (
         (
             ("verify(batch, rollout)", 'verify(batch, rollout, name="score")'),
-            ("grpo_advantage(rollout, reward)", 'grpo_advantage(rollout, reward, name="score")'),
+            ("advantage(rollout, reward)", 'advantage(rollout, reward, name="score")'),
         ),
-        'grpo_advantage(rollout, reward, name="score")',
+        'advantage(rollout, reward, name="score")',
         ("two calls are named `score`; the other is at edited.py:", "rename one of them"),
     ),
     "two prompts calls joined": (
@@ -203,32 +203,32 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ),
     ),
     "the evaluation first": (
-        (("    return step, held_out", "    return held_out, step"),),
+        (("    return step, held_out(cfg, actor)", "    return held_out(cfg, actor), step"),),
         'Pipeline("eval"',
         ("pipeline `eval` comes first, so it is the step, but has every=60", "return the step first"),
     ),
     "one pipeline twice": (
-        (("    return step, held_out", "    return step, step"),),
-        'Pipeline("grpo"',
+        (("    return step, held_out(cfg, actor)", "    return step, step"),),
+        "Pipeline(name",
         ("two pipelines are named `grpo`", "its own name"),
     ),
     "a pipeline without calls": (
-        (("    return step, held_out", '    return step, Pipeline("empty")'),),
+        (("    return step, held_out(cfg, actor)", '    return step, Pipeline("empty")'),),
         'Pipeline("empty")',
         ("pipeline `empty` has no calls", "inside its `with` block"),
     ),
     "a pipeline name of two words": (
-        (('Pipeline("grpo"', 'Pipeline("my step"'),),
+        (("Pipeline(name", 'Pipeline("my step"'),),
         'Pipeline("my step"',
         ("a pipeline is named 'my step'", "letters, digits"),
     ),
     "nodes outside of a pipeline": (
-        (('    with Pipeline("grpo", steps=cfg.steps) as step:', "    if True:"),),
+        (("    with Pipeline(name, steps=cfg.steps) as step:", "    if True:"),),
         "batch = prompts(",
         ("TypeError: prompts() missing a required argument: 'positions'", "inside `with Pipeline(...)`"),
     ),
     "an edge after its pipeline": (
-        (("    return step, held_out", "    report(reward)\n    return step, held_out"),),
+        (("    return step, held_out(cfg, actor)", "    report(reward)\n    return step, held_out(cfg, actor)"),),
         "    report(reward)",
         ("`report` was given an edge, but no pipeline is open here", "inside `with Pipeline(...)`"),
     ),
@@ -253,7 +253,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ("`zoo:larger` has ", "fewer than batch_size=1000000", "lower `batch_size`"),
     ),
     "edge of another pipeline": (
-        (('    with Pipeline("grpo"', OTHER_PIPELINE), ("verify(batch, rollout)", "verify(foreign, rollout)")),
+        (("    with Pipeline(name", OTHER_PIPELINE), ("verify(batch, rollout)", "verify(foreign, rollout)")),
         "verify(foreign, rollout)",
         ("`verify` was passed an edge of pipeline `other`", "call `prompts` again inside pipeline `grpo`"),
     ),
@@ -302,7 +302,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     ),
     "group of one": (
         (("n=cfg.n", "n=1"),),
-        "grpo_advantage(",
+        "advantage(rollout",
         ("`prompts` has n=1", "raise n"),
     ),
     "greedy rollouts in ratios": (
@@ -326,32 +326,32 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ("ModuleNotFoundError", "install it, or put the file beside the pipeline"),
     ),
     "syntax": (
-        (("    return step, held_out", "    return step held_out"),),
+        (("    return step, held_out(cfg, actor)", "    return step held_out(cfg, actor)"),),
         "return step held_out",
         ("SyntaxError", "mend the syntax"),
     ),
     "build raises": (
-        (("    return step, held_out", '    raise ValueError("not today")'),),
+        (("    return step, held_out(cfg, actor)", '    raise ValueError("not today")'),),
         "not today",
         ("ValueError: not today", "mend that line"),
     ),
     "build raises what has no words": (
-        (("    return step, held_out", "    raise KeyError"),),
+        (("    return step, held_out(cfg, actor)", "    raise KeyError"),),
         "raise KeyError",
         ("KeyError: no message", "mend that line"),
     ),
     "build ends the program": (
-        (("    return step, held_out", "    raise SystemExit(0)"),),
+        (("    return step, held_out(cfg, actor)", "    raise SystemExit(0)"),),
         "raise SystemExit",
         ("SystemExit: 0", "return normally"),
     ),
     "build returns something else": (
-        (("    return step, held_out", "    return [step, held_out]"),),
+        (("    return step, held_out(cfg, actor)", "    return [step, held_out(cfg, actor)]"),),
         "def build",
         ("`build` returned list, not a Pipeline", "return step"),
     ),
     "build returns nothing": (
-        (("    return step, held_out", "    pass"),),
+        (("    return step, held_out(cfg, actor)", "    pass"),),
         "def build",
         ("`build` returned NoneType", "return step"),
     ),
@@ -391,7 +391,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ("`generate` got `temperature='0.7'`", "pass `temperature` as float"),
     ),
     "no Config": (
-        (("class Config:", "class Settings:"), ("cfg: Config", "cfg: Settings")),
+        (("class Config(", "class Settings("), ("cfg: Config", "cfg: Settings")),
         "GRPO (arXiv",
         ("the file defines no `Config`", "@dataclass"),
     ),
@@ -426,7 +426,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ("`eps` is 1.5", "between 0 and 1"),
     ),
     "loss that was not called": (
-        (('loss=ppo_clip(eps=cfg.clip) + cfg.kl * kl_loss(kind="k3")', "loss=ppo_clip"),),
+        (('loss=loss + cfg.kl * kl_loss(kind="k3")', "loss=ppo_clip"),),
         IN_STEP.strip(),
         ("got `loss=<loss ppo_clip>`: it should be a LossTerms", "pass `loss` as LossTerms"),
     ),
@@ -436,7 +436,7 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
         ("a loss is added to a loss, not to 0.", "mend that line"),
     ),
     "all coefficients 0": (
-        (("ppo_clip(eps=cfg.clip) + cfg.kl", "0 * ppo_clip(eps=cfg.clip) + 0"),),
+        (("loss + cfg.kl", "0 * loss + 0"),),
         IN_STEP.strip(),
         ("in which every coefficient is 0", "other than 0"),
     ),
@@ -463,8 +463,8 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     "model that is no policy": (
         (
             (
-                'WorkerGroup("ref", policy(cfg.model, precision=cfg.precision), pool=pool)',
-                'WorkerGroup("ref", cfg.model, pool=pool)',
+                'WorkerGroup("ref", policy(cfg.model, precision=cfg.precision), pool=actor.pool)',
+                'WorkerGroup("ref", cfg.model, pool=actor.pool)',
             ),
         ),
         'WorkerGroup("ref"',
@@ -477,10 +477,8 @@ EDITED: dict[str, tuple[Edits, str, tuple[str, ...]]] = {
     ),
     "pipeline in a pipeline": (
         (
-            ('    with Pipeline("eval"', '        with Pipeline("eval"'),
-            ("        batch = prompts(data=cfg.data, split", "            batch = prompts(data=cfg.data, split"),
-            ("        answer =", "            answer ="),
-            ("        report(", "            report("),
+            ("        old = old_logprob", "        inner = held_out(cfg, actor)\n        old = old_logprob"),
+            ("    return step, held_out(cfg, actor)", "    return step, inner"),
         ),
         'Pipeline("eval"',
         ("pipeline `eval` is opened inside pipeline `grpo`", "side by side"),
@@ -531,11 +529,11 @@ def test_a_broken_pipeline_file(kind: str, command: Command) -> None:
         (["temperature=-1"], "rollout = generate(", ("`temperature` is -1.0", "0 (greedy) or more")),
         (["mini_batch_size=-4"], "update_policy(", ("`mini_batch_size` is -4", "at least 0")),
         (["batch_size=100000000"], "batch = prompts(", ("fewer than batch_size=100000000", "lower `batch_size`")),
-        (["steps=0"], 'Pipeline("grpo"', ("has steps=0", "at least 1; None: as many as `--steps` says")),
-        (["steps=-5"], 'Pipeline("grpo"', ("has steps=-5", "at least 1")),
+        (["steps=0"], "Pipeline(name", ("has steps=0", "at least 1; None: as many as `--steps` says")),
+        (["steps=-5"], "Pipeline(name", ("has steps=-5", "at least 1")),
         (["kl=none"], "kl: float", ("got 'none'", "declare `kl: float | None`")),
         (["kl=false"], "kl: float", ("got 'false'", "declare `kl: float | None`")),
-        (["kl=nan"], "ppo_clip(eps", ("has a coefficient that is no number", "finite")),
+        (["kl=nan"], "kl_loss(kind", ("has a coefficient that is no number", "finite")),
         (["n=four", "n=five"], "n: int", ("`n`: got 'five'",)),
         (["n=4.5"], "n: int", ("`n`: got '4.5'",)),
         (["optimizer.lr=1"], "class Config", ("no field `optimizer.lr`", "without dots", "did you mean `lr`?")),
@@ -623,7 +621,7 @@ def test_a_decorator_without_parentheses(decorator: str, command: Command) -> No
 
 
 def test_a_build_that_calls_itself(command: Command) -> None:
-    file = edited_pipeline(command.folder, ("    return step, held_out", "    return build(cfg)"))
+    file = edited_pipeline(command.folder, ("    return step, held_out(cfg, actor)", "    return build(cfg)"))
     message = command.refused(file)
     assert "RecursionError" in message
     assert line_of(file, "return build(cfg)") in message
@@ -636,11 +634,11 @@ def test_all_that_can_be_wrong_with_a_graph_in_one_message(command: Command) -> 
     edits: Edits = (
         WITH_NODES,
         ("process_on_nodes=[cfg.workers]", "process_on_nodes=[64]"),
-        ('    with Pipeline("grpo"', OTHER_PIPELINE),
+        ("    with Pipeline(name", OTHER_PIPELINE),
         ("        reference = ref_logprob(ref, rollout)\n", ""),
-        (UPDATE, "actor, rollout, old, advantage,"),
+        (UPDATE, "actor, rollout, old, advantages,"),
         ("        reward = verify(batch, rollout)\n", FAULTY_CALLS),
-        ("    return step, held_out", "    return verifi(step, held_out)"),
+        ("    return step, held_out(cfg, actor)", "    return verifi(step)"),
     )
     file = edited_pipeline(command.folder, *edits)
     message = command.refused(file)

@@ -14,7 +14,7 @@ from dagrl.compiler import compile_pipelines
 from dagrl.trainer.loop import run
 
 SMALL = ("--set", "batch_size=4", "--steps", "1")
-STEP_ALONE = ("    return step, held_out", "    return step")
+STEP_ALONE = ("    return step, held_out(cfg, actor)", "    return step")
 
 
 def dagrl(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -55,7 +55,7 @@ def noisy_run(folder: Path, data: Path, steps: int, *more: str) -> list[str]:
     """The shipped pipeline with a node that writes to the console."""
     (folder / "noisy.py").write_text(NOISY)
     text = (ROOT / "pipelines/grpo.py").read_text()
-    text = text.replace("        advantage = grpo", "        noisy(reward)\n        advantage = grpo")
+    text = text.replace("        advantages = advantage", "        noisy(reward)\n        advantages = advantage")
     (folder / "mine.py").write_text("from noisy import noisy\n" + text)
     line = command(data, folder / "run", steps, *more)
     line[line.index("pipelines/grpo.py")] = str(folder / "mine.py")

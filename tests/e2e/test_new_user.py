@@ -9,7 +9,7 @@ from support import ROOT, edited_pipeline, metrics_lines, run_grpo
 
 from dagrl.cli.main import _exit_code
 
-IMPORTS = "from dagrl import Pipeline"
+IMPORTS = "from dagrl import Edge"
 
 
 def dagrl(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -32,7 +32,7 @@ def test_a_node_of_ones_own_from_nothing_to_a_step(tmp_path: Path, monkeypatch, 
     edited_pipeline(
         tmp_path,
         (IMPORTS, f"from users_advantage import users_advantage\n\n{IMPORTS}"),
-        ("advantage = grpo_advantage(rollout, reward)", "advantage = users_advantage(rollout, reward)"),
+        ("loss=ppo_clip(eps=cfg.clip)", "loss=ppo_clip(eps=cfg.clip), advantage=users_advantage"),
         name="mine.py",
     )
     assert dagrl(monkeypatch, "check", "mine.py") == 0
@@ -54,15 +54,15 @@ def metrics_of(folder: Path, out: Path, *edits: tuple[str, str], **values) -> di
     [
         (
             "rank_advantage",
-            [("advantage = grpo_advantage(rollout, reward)", "advantage = rank_advantage(rollout, reward)")],
+            [("loss=ppo_clip(eps=cfg.clip)", "loss=ppo_clip(eps=cfg.clip), advantage=rank_advantage")],
             "actor/pg_loss",
         ),
         (
             "reward_weighted_loss",
             [
-                ("rollout, old, reference, advantage,", "rollout, reference, reward,"),
+                ("rollout, old, reference, advantages,", "rollout, reference, reward,"),
                 ("ppo_clip(eps=cfg.clip)", "reward_weighted_loss(baseline=0.5)"),
-                ("advantage = grpo_advantage(rollout, reward)\n", "\n"),
+                ("advantages = advantage(rollout, reward)\n", "\n"),
                 ("old = old_logprob(actor, rollout)\n", "\n"),
             ],
             "actor/rw_loss",
@@ -72,8 +72,8 @@ def metrics_of(folder: Path, out: Path, *edits: tuple[str, str], **values) -> di
             [
                 ("ref_entropy\n", "plain_reward, ref_entropy\n"),
                 (
-                    "grpo_advantage(rollout, reward)",
-                    "grpo_advantage(rollout, plain_reward(rollout, reward, ref_entropy(ref, rollout)))",
+                    "advantage(rollout, reward)",
+                    "advantage(rollout, plain_reward(rollout, reward, ref_entropy(ref, rollout)))",
                 ),
             ],
             "reward/mean",
@@ -87,11 +87,10 @@ def test_plugins_run(tmp_path: Path, plugin: str, edits, metric: str) -> None:
     assert metric in metrics_of(tmp_path, tmp_path / "run", imported, *edits)
 
 
-def test_gspo_and_rloo_are_a_change_of_two_lines(tmp_path: Path) -> None:
+def test_gspo_with_rloo_is_a_change_of_one_line(tmp_path: Path) -> None:
     edits = [
-        ("    grpo_advantage,\n", "    gspo,\n    rloo_advantage,\n"),
-        ("ppo_clip(eps=cfg.clip)", "gspo()"),
-        ("grpo_advantage(rollout, reward)", "rloo_advantage(rollout, reward)"),
+        ("    grpo_advantage,\n", "    grpo_advantage,\n    gspo,\n    rloo_advantage,\n"),
+        ("loss=ppo_clip(eps=cfg.clip)", "loss=gspo(), advantage=rloo_advantage"),
     ]
     metrics = metrics_of(tmp_path, tmp_path / "run", *edits)
     assert metrics["actor/clip_fraction"] == metrics["actor/clipped_rows"] == 0

@@ -49,7 +49,7 @@ def test_metrics_of_every_kind_are_json_lines(tmp_path: Path) -> None:
     file = edited_pipeline(
         tmp_path,
         ("from dagrl.nodes import (", "from odd_metrics import odd\nfrom dagrl.nodes import ("),
-        ("        advantage = grpo", "        odd(reward)\n        advantage = grpo"),
+        ("        advantages = advantage", "        odd(reward)\n        advantages = advantage"),
     )
     run_grpo(tmp_path / "run", steps=2, file=file)
     lines = [line for line in strict(tmp_path / "run") if line.get("pipeline") == "grpo" and "event" not in line]
@@ -120,7 +120,7 @@ def test_an_error_shows_markup_as_it_is(tmp_path: Path) -> None:
     edited_pipeline(
         tmp_path,
         ("from dagrl.nodes import (", "from failing_shout import shout\nfrom dagrl.nodes import ("),
-        ("        advantage = grpo", "        shout(reward, rollout)\n        advantage = grpo"),
+        ("        advantages = advantage", "        shout(reward, rollout)\n        advantages = advantage"),
     )
     line = [sys.executable, "-m", "dagrl.cli", "run", "edited.py", "--set", "batch_size=4", "--out", "run"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "40"}

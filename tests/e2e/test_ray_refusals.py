@@ -59,7 +59,7 @@ def test_a_node_that_raises_on_one_rank_and_three_runs_in_a_row(tmp_path: Path) 
     file = edited_pipeline(
         tmp_path,
         ("from dagrl.nodes import (", "from fragile_node import fragile\nfrom dagrl.nodes import ("),
-        ("        advantage = grpo", "        fragile(reward)\n        advantage = grpo"),
+        ("        advantages = advantage", "        fragile(reward)\n        advantages = advantage"),
     )
     line = command(data, tmp_path / "run", 3, "--save-every", "1", "--resume", "auto", *RAY)
     line[line.index("pipelines/grpo.py")] = str(file)

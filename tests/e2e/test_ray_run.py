@@ -183,7 +183,7 @@ def test_a_file_of_ones_own_with_state_runs_and_goes_on(tmp_path: Path, data: Pa
     imports = "from jaxtyping import Float32\nfrom torch import Tensor\nfrom dagrl import Metrics, Sum, node\n"
     own = STATEFUL.replace("from __future__ import annotations\n", "")
     rest = rest.replace(
-        "        advantage = grpo", "        remember(reward, state=Memory())\n        advantage = grpo", 1
+        "        advantages = advantage", "        remember(reward, state=Memory())\n        advantages = advantage", 1
     )
     file = tmp_path / "mine.py"
     file.write_text(head + "\n" + imports + own + "\n@dataclass(frozen=True, kw_only=True)" + rest)

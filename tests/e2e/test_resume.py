@@ -96,7 +96,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path, data: Path) -> None:
         '    """Takes its time."""\n    time.sleep(100)\n    return Metrics()\n'
     )
     text = (ROOT / "pipelines/grpo.py").read_text()
-    text = text.replace("        advantage = grpo", "        slow(reward)\n        advantage = grpo")
+    text = text.replace("        advantages = advantage", "        slow(reward)\n        advantages = advantage")
     (tmp_path / "mine.py").write_text("from slow import slow\n" + text)
     line = command(data, tmp_path / "run", 5)
     line[line.index("pipelines/grpo.py")] = str(tmp_path / "mine.py")

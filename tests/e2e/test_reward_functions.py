@@ -131,7 +131,7 @@ def test_no_process_is_left_when_the_executor_is_gone(tmp_path: Path) -> None:
 
 def test_the_command_runs_it_from_another_folder_and_leaves_no_process(tmp_path: Path) -> None:
     file = pipeline_with(tmp_path, "my_rewards.py:columns")
-    file.write_text(file.read_text().replace("return step, held_out", "return step"))
+    file.write_text(file.read_text().replace("return step, held_out(cfg, actor)", "return step"))
     command = [sys.executable, "-m", "dagrl.cli", "run", str(file), "--steps", "1", "--out", str(tmp_path / "run")]
     settings = ["--set", "batch_size=4", "--set", "n=2", "--set", "eval_every=1000"]
     done = subprocess.run([*command, *settings], cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -162,7 +162,9 @@ def test_prompts_without_answers_serve_a_reward_that_needs_none(tmp_path: Path) 
     text = text.replace(
         "reward = verify(batch, rollout)", 'reward = reward_function(batch, rollout, function="mine.py:brief")'
     )
-    text = text.replace("return step, held_out", "return step").replace("tuple[Pipeline, Pipeline]", "Pipeline")
+    text = text.replace("return step, held_out(cfg, actor)", "return step").replace(
+        "tuple[Pipeline, Pipeline]", "Pipeline"
+    )
     (tmp_path / "pipeline.py").write_text(text)
     command = [sys.executable, "-m", "dagrl.cli", "run", str(tmp_path / "pipeline.py"), "--steps", "1"]
     options = ["--set", f"data={tmp_path}/prompts.jsonl", "--set", "batch_size=4", "--out", str(tmp_path / "run")]

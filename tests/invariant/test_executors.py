@@ -56,7 +56,7 @@ def test_two_workers_twice_are_identical_whether_ref_shares_their_processes_or_n
 ) -> None:
     apart = edited_pipeline(
         tmp_path,
-        ("    ref = WorkerGroup(\"ref\", policy(cfg.model, precision=cfg.precision), pool=pool)",
+        ("    ref = WorkerGroup(\"ref\", policy(cfg.model, precision=cfg.precision), pool=actor.pool)",
          "    side = ResourcePool(\"side\", process_on_nodes=[cfg.workers])\n"
          "    ref = WorkerGroup(\"ref\", policy(cfg.model, precision=cfg.precision), pool=side)"),
     )  # fmt: skip

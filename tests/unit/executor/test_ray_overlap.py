@@ -107,7 +107,7 @@ def test_which_branch_ends_first_changes_no_number(started: list[RayExecutor]) -
 def test_without_kl_the_reference_has_no_processes(
     kl: float, pools: list[str], tmp_path: Path, started: list[RayExecutor]
 ) -> None:
-    old = 'ref = WorkerGroup("ref", policy(cfg.model, precision=cfg.precision), pool=pool)'
+    old = 'ref = WorkerGroup("ref", policy(cfg.model, precision=cfg.precision), pool=actor.pool)'
     new = 'ref = WorkerGroup("ref", policy(cfg.model), pool=ResourcePool("side", process_on_nodes=[1]))'
     loaded = load_grpo(edited_pipeline(tmp_path, (old, new)), kl=kl, workers=1)
     runtime = RayRuntime()

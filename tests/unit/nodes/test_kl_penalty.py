@@ -69,13 +69,13 @@ def in_reward(tmp_path: Path) -> Path:
         tmp_path,
         ("    kl_loss,\n", "    KlCoefficient,\n    adaptive_kl_penalty,\n"),
         (' + cfg.kl * kl_loss(kind="k3")', ""),
-        ("        advantage = grpo_advantage(rollout, reward)\n", ""),
+        ("        advantages = advantage(rollout, reward)\n", ""),
         (
             "        reference = ref_logprob(ref, rollout)\n",
             "        reference = ref_logprob(ref, rollout)\n"
             "        penalty = adaptive_kl_penalty(rollout, reward, old, reference, target=1e-3, horizon=100,\n"
             "                                      state=KlCoefficient(beta=0.2))\n"
-            '        advantage = grpo_advantage(rollout, penalty.rename(penalized_rewards="rewards"))\n',
+            '        advantages = advantage(rollout, penalty.rename(penalized_rewards="rewards"))\n',
         ),
         ("rollout, old, reference, advantage", "rollout, old, advantage"),
     )

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 from support import edited_pipeline, metrics_lines, run_grpo
 
-LOSS = 'ppo_clip(eps=cfg.clip) + cfg.kl * kl_loss(kind="k3")'
-IMPORTS = "    kl_loss,\n    old_logprob,\n    ppo_clip,\n"
+LOSS = "loss=ppo_clip(eps=cfg.clip)"
+NO_KL = ("    kl: float = 0.02", "    kl: float = 0.0")
 
 
 @pytest.mark.parametrize(
     ("name", "ratio"), [("decoupled_ppo", True), ("dppo_tv", True), ("topr", True), ("reinforce", False)]
 )
 def test_it_trains(tmp_path: Path, name: str, ratio: bool) -> None:
-    file = edited_pipeline(tmp_path, (IMPORTS, f"    {name},\n    old_logprob,\n"), (LOSS, f"{name}()"))
+    file = edited_pipeline(tmp_path, ("    ppo_clip,\n", f"    {name},\n"), (LOSS, f"loss={name}()"), NO_KL)
     run_grpo(tmp_path / "run", file=file, steps=2, batch_size=4, n=4, precision="fp32", seed=3)
     for line in metrics_lines(tmp_path / "run"):
         assert line["actor/grad_norm"] > 0

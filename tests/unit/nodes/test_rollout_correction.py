@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support import edited_pipeline, metrics_lines, run_grpo
 
-UPDATE = "            actor, rollout, old, reference, advantage,\n"
+UPDATE = "            actor, rollout, old, reference, advantages,\n"
 QUICK: dict[str, Any] = {"batch_size": 4, "n": 4, "precision": "fp32", "steps": 2, "seed": 3}
 
 
@@ -17,7 +17,7 @@ def corrected(folder: Path, out: Path, calls: str, *edges: str) -> list[dict[str
         folder,
         ("    kl_loss,\n", "    kl_loss,\n    low_drift,\n    rollout_correction,\n"),
         ("        update_policy(\n", f"{calls}        update_policy(\n"),
-        (UPDATE, UPDATE.replace("advantage,", ", ".join(["advantage", *edges]) + ",")),
+        (UPDATE, UPDATE.replace("advantages,", ", ".join(["advantages", *edges]) + ",")),
     )
     run_grpo(out, file=file, **QUICK)
     return metrics_lines(out)

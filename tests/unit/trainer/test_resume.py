@@ -153,8 +153,8 @@ def test_the_random_numbers_and_states_of_nodes_go_on(tmp_path: Path) -> None:
         tmp_path,
         ("from dagrl.nodes import (", "import torch\nfrom drawing import Past, draw\nfrom dagrl.nodes import ("),
         (
-            "        advantage = grpo_advantage",
-            "        draw(reward, state=Past((), torch.tensor(1.0)))\n        advantage = grpo_advantage",
+            "        advantages = advantage",
+            "        draw(reward, state=Past((), torch.tensor(1.0)))\n        advantages = advantage",
         ),
     )
     for out, cuts in (("whole", [None]), ("cut", [1, 3, None])):
@@ -180,8 +180,8 @@ def test_a_state_that_no_checkpoint_can_hold_is_refused_before_anything_starts(t
         tmp_path,
         ("from dagrl.nodes import (", "from listing import Past, keep\nfrom dagrl.nodes import ("),
         (
-            "        advantage = grpo_advantage",
-            "        keep(reward, state=Past([]))\n        advantage = grpo_advantage",
+            "        advantages = advantage",
+            "        keep(reward, state=Past([]))\n        advantages = advantage",
         ),
     )
     with pytest.raises(ConfigError) as refused:
@@ -204,8 +204,8 @@ def test_a_state_that_its_class_does_not_declare_is_refused_when_it_is_returned(
         tmp_path,
         ("from dagrl.nodes import (", "from wrong import Past, keep\nfrom dagrl.nodes import ("),
         (
-            "        advantage = grpo_advantage",
-            "        keep(reward, state=Past(()))\n        advantage = grpo_advantage",
+            "        advantages = advantage",
+            "        keep(reward, state=Past(()))\n        advantages = advantage",
         ),
     )
     with pytest.raises(NodeError, match=r"the state of `keep`\.sums is a list where its class declares `tuple"):
