@@ -103,7 +103,8 @@ class UpdatePlan:
     ``aliases`` maps a column that a loss reads to the engine output whose detached value serves as it
     (``old_logprobs`` -> ``new_logprobs``), as the compiler decided. Sizes count rows; 0 is "all at once"
     for ``mini_batch_size`` and "by the policy's token budget" for ``micro_batch_size``. ``step`` counts the
-    run's steps from 1 and sets the learning rate.
+    run's steps from 1; the schedule of the learning rate runs from ``first_step``, the run's first with such an
+    update, to its last.
     """
 
     loss: LossTerms
@@ -114,6 +115,7 @@ class UpdatePlan:
     epochs: int
     aliases: Mapping[str, str]
     step: int
+    first_step: int = 1
 
 
 class Policy(Protocol):

@@ -1,4 +1,4 @@
-"""Each loss of a policy and of a critic trains alike however its rows lie: micro-batches, ranks, padding, row order, masked poison."""
+"""Each loss trains alike however its rows lie: micro-batches, ranks, padding, row order, masked poison."""
 
 from collections.abc import Callable
 from math import nan
@@ -126,6 +126,10 @@ def test_layout_changes_no_number(whole: dict[str, Outcome], name: str) -> None:
         assert_same(train(name, rows(), micro_batch_size), whole[name])
     assert_same(train(name, widened(rows(), 2, 3, nan), 3), whole[name])
     assert_same(train(name, rows([4, 0, 6, 2, 5, 1, 3]), 2), whole[name])
+
+
+def test_some_values_are_clipped(whole: dict[str, Outcome]) -> None:
+    assert 0.1 < whole["value_clip"][0].numbers()["critic/clip_fraction"] < 0.9
 
 
 def test_two_ranks_train_as_one(whole: dict[str, Outcome], tmp_path: Path) -> None:

@@ -128,8 +128,9 @@ def one_node(name: str, imports: str = "") -> str:
 def test_packages_that_share_a_namespace_are_told_apart(tmp_path: Path) -> None:
     """What a module imports from another distribution of its namespace, or from beside it, is told with its origin."""
     site = tmp_path / "site"
+    imports = "from shared.second.nodes import of_second\nfrom shared.loose import loose"
     modules = {
-        "first/nodes": one_node("of_first", "from shared.second.nodes import of_second\nfrom shared.loose import loose"),
+        "first/nodes": one_node("of_first", imports),
         "second/nodes": one_node("of_second"),
         "loose": one_node("loose"),
     }
