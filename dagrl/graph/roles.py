@@ -96,6 +96,17 @@ class TopLogProbs(NamedTuple):
     topk_logprobs: Float32[Tensor, "B T K"]
 
 
+class SquaredProbs(NamedTuple):
+    """Log-probs of the response tokens, and how concentrated the distribution is that each was drawn from.
+
+    ``sum_pi_squared`` is the sum of squared probabilities over the vocabulary: 1 where one token is certain. Both are
+    at the rows' temperatures, 0 where response_mask is False.
+    """
+
+    logprobs: Float32[Tensor, "B T"]
+    sum_pi_squared: Float32[Tensor, "B T"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
     """How one update walks its rows.
@@ -148,6 +159,10 @@ class Policy(Protocol):
 
     def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
         """``compute_logprobs``, and the k likeliest tokens at each place of the response."""
+        ...
+
+    def compute_sum_pi_squared(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> SquaredProbs:
+        """``compute_logprobs``, and the sum of squared probabilities at each place of the response."""
         ...
 
     def update(

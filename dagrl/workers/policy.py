@@ -31,7 +31,17 @@ from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.models import locate_model
-from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, TopLogProbs, UpdatePlan
+from dagrl.graph.roles import (
+    LogProbs,
+    LossColumns,
+    Message,
+    Samples,
+    Sampling,
+    SquaredProbs,
+    TokenBatch,
+    TopLogProbs,
+    UpdatePlan,
+)
 from dagrl.graph.specs import WorkerGroup
 from dagrl.workers.memory import tensor_bytes
 from dagrl.workers.overrides import apply_overrides, render_prompts
@@ -134,6 +144,10 @@ class PolicyWorker:
     def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
         """Log-probs and the k likeliest tokens under the current weights, without gradient."""
         return self._scorer.compute_topk(tokens, k, micro_batch_size=micro_batch_size)
+
+    def compute_sum_pi_squared(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> SquaredProbs:
+        """Log-probs and sums of squared probabilities under the current weights, without gradient."""
+        return self._scorer.compute_sum_pi_squared(tokens, micro_batch_size=micro_batch_size)
 
     def update(
         self,
