@@ -75,7 +75,7 @@ def test_a_run_goes_on_to_the_bit(tmp_path: Path, cut: int) -> None:
 
 def test_every_rank_says_that_it_waits_and_the_group_says_it_once() -> None:
     tokens, _, seeds = rows_of()
-    of_rank = update_policy(
+    of_rank: Any = update_policy.function(
         *(None, *tokens, seeds, LossColumns({})), loss=ppo_clip(), aliases={}, step=2, critic_warmup=2
     )
     assert merge_all([of_rank, of_rank]).numbers() == {"actor/critic_warmup": 1}
