@@ -29,6 +29,7 @@ class Config(grpo.Sampling):
     batch_size: int = 512  # prompts per step
     n: int = 1
     critic_lr: float = 5e-4
+    critic_warmup: int = 0  # first steps, in which the critic learns alone
     clip: float = 0.2
     value_clip: float = 0.2
     gamma: float = 1.0
@@ -55,6 +56,8 @@ def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
         sizes = {"mini_batch_size": cfg.mini_batch_size, "micro_batch_size": cfg.micro_batch_size}
         update_critic(value_group, rollout, value, advantage, loss=value_clip(eps=cfg.value_clip), **sizes)
         loss = ppo_clip(eps=cfg.clip) + cfg.kl * kl_loss(kind="k3")
-        update_policy(actor, rollout, old, reference, advantage, loss=loss, **sizes)
+        update_policy(
+            actor, rollout, old, reference, advantage, loss=loss, critic_warmup=cfg.critic_warmup, **sizes
+        )  # fmt: skip
 
     return step, grpo.held_out(cfg, actor)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int64
 from recorded_rows import MODELS, NUM_ROWS, OWNERS, VOCABULARY, recorded
 from torch import Tensor
 
@@ -60,7 +60,30 @@ def weighed_loss(weighed: Tokens, response_mask: Mask) -> tuple[Tokens, Metrics]
     return weighed, Metrics({"weighed": mean_metric(weighed.detach(), response_mask)})
 
 
+class Spread(NamedTuple):
+    likeliest: Tokens
+    seen: Float32[Tensor, "B T K"]
+
+
+def spread(
+    teacher_topk_logprobs: Float32[Tensor, "B T K"], teacher_topk_ids: Int64[Tensor, "B T K"], response_mask: Mask
+) -> Spread:
+    """Reads and gives a dim that no padding knows."""
+    share = teacher_topk_logprobs.exp() * response_mask.unsqueeze(-1)
+    return Spread(teacher_topk_ids[..., 0] * share.sum(-1), share / share.sum().clamp(min=1))
+
+
+@loss(prepare=spread)
+def spread_loss(
+    new_logprobs: Tokens, likeliest: Tokens, seen: Float32[Tensor, "B T K"], response_mask: Mask
+) -> tuple[Tokens, Metrics]:
+    """Every token by what a teacher says of it among all rows."""
+    losses = new_logprobs * (likeliest + seen.sum(-1))
+    return losses, Metrics({"spread": mean_metric(losses.detach(), response_mask)})
+
+
 LOSSES: dict[str, LossTerms] = {
+    "spread": spread_loss(),
     "clip_cov": clip_cov(clip_ratio=0.25, cov_low=-0.4, cov_high=0.6),
     "kl_cov": kl_cov(k_percent=0.2, ppo_kl_coef=0.7),
     "drawn": drawn_loss(),
@@ -87,6 +110,7 @@ class HookCase:
     poison: float = 0.0
     max_logits: int | None = None
     padded: bool = False
+    only_rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,15 +161,22 @@ def laid_out(case: HookCase) -> tuple[TokenBatch, dict[str, Tensor], Tensor]:
 
 
 def own_rows(case: HookCase, rank: int, size: int) -> tuple[TokenBatch, dict[str, Tensor], Tensor]:
-    """The rows that a rank owns; if the case is padded, each rank also has one that only fills its share."""
+    """The rows that a rank owns, all of them if it is the only one that has any.
+
+    If the case is padded, each rank also has one that only fills its share. A rank without rows is given columns whose
+    K is 0, as a worker that has received none is.
+    """
     tokens, columns, seeds = laid_out(case)
-    own = [place for place, row in enumerate(case.order) if OWNERS[row] % size == rank]
+    owners = OWNERS if case.only_rank is None or size == 1 else [case.only_rank] * NUM_ROWS
+    own = [place for place, row in enumerate(case.order) if owners[row] % size == rank]
     trained = next(place for place in range(NUM_ROWS) if bool(tokens.response_mask[place].any()))
     index = torch.tensor([*own, *([trained] if case.padded else [])], dtype=torch.int64)
     tokens = TokenBatch(*(column[index] for column in tokens))
     if case.padded:
         tokens.response_mask[-1] = False
     columns = {name: column[index] for name, column in columns.items()} | {"response_mask": tokens.response_mask}
+    if not len(index):
+        columns = {name: column[..., :0] if column.ndim == 3 else column for name, column in columns.items()}
     return tokens, columns, seeds[index]
 
 

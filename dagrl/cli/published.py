@@ -7,9 +7,11 @@ it names one node or loss.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 
@@ -82,7 +84,27 @@ def _origin(entry: EntryPoint) -> str:
 
 def _is_of(entry: EntryPoint, declared: Declared) -> bool:
     """Whether the entry point's own package declares it, and not one that its module imports from."""
-    return declared.function.__module__.split(".")[0] == entry.module.split(".")[0]
+    module = declared.function.__module__
+    own = _own_package(entry.module)
+    return module == own or module.startswith(f"{own}.") or _ships(entry, module)
+
+
+def _own_package(module: str) -> str:
+    """The outermost package of a loaded module that no other distribution adds to: one below a namespace package."""
+    names = list(accumulate(module.split("."), "{}.{}".format))
+    return next((name for name in names if not _is_namespace(sys.modules[name])), module)
+
+
+def _is_namespace(module: ModuleType) -> bool:
+    """Whether several distributions may hold parts of it: no file of its own, or several folders."""
+    return module.__file__ is None or len(vars(module).get("__path__", ())) > 1
+
+
+def _ships(entry: EntryPoint, module: str) -> bool:
+    """Whether the module is on the list of files that the entry point's distribution has installed, if there is one."""
+    path = module.replace(".", "/")
+    files = entry.dist.files if entry.dist is not None else None
+    return any(str(file) in (f"{path}.py", f"{path}/__init__.py") for file in files or ())
 
 
 def file_of(module: ModuleType) -> Path:

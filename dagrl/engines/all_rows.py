@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from dagrl.data.columns import ColumnType, pad_value
+from dagrl.data.columns import PAD_SIDES, ColumnType, pad_value
 from dagrl.data.join import Widths, repad
 from dagrl.engines.parallel import DataParallel
+from dagrl.errors import NodeError
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,31 @@ class AllRows:
         )
 
     def gather(self, name: str, column: Tensor, kind: ColumnType) -> Tensor:
-        """A column of this rank's rows, as that of all rows; all ranks must ask."""
+        """A column of this rank's rows, as that of all rows; all ranks must ask.
+
+        Raises:
+            NodeError: when ranks hold it with other sizes of a dim that nothing pads, such as K.
+        """
+        column = self._of_known_sizes(name, column, kind)
         wide = repad(column, kind.dims, self.have, self.want, pad_value(name, kind.dtype))
         room = wide.new_zeros((max(self.counts), *wide.shape[1:]))
         room[: len(wide)] = wide
         parts = zip(self.parallel.gather_alike(room), self.counts, strict=True)
         return torch.cat([part[:count] for part, count in parts])[self.order]
+
+    def _of_known_sizes(self, name: str, column: Tensor, kind: ColumnType) -> Tensor:
+        """The column; where this rank has no rows, which tell no size beside P and T, with the sizes of the others."""
+        places = [place for place, dim in enumerate(kind.dims) if dim != "B" and dim not in PAD_SIDES]
+        if not places:
+            return column
+        by_rank = self.parallel.gather(torch.tensor([column.shape[place] for place in places]))
+        known = {tuple(sizes.tolist()) for sizes, count in zip(by_rank, self.counts, strict=True) if count}
+        if len(known) > 1:
+            raise NodeError(f"`{name}: {kind}` has other sizes on other ranks: {sorted(known)} at dims {places}")
+        if len(column) or not known:
+            return column
+        found = dict(zip(places, known.pop(), strict=True))
+        return column.new_zeros([found.get(place, size) for place, size in enumerate(column.shape)])
 
     def take_own(self, column: Tensor, dims: tuple[str, ...]) -> Tensor:
         """Of a column of all rows those of this rank, at its own widths."""

@@ -83,6 +83,16 @@ def of_tokens(column: Tensor, mask: Bool[Tensor, "B T"]) -> Tensor:
     return (column.unsqueeze(1).expand(mask.shape) if column.ndim == 1 else column)[mask]
 
 
+class SumPiSquared:
+    """Reads the sum of squared probabilities over the vocabulary."""
+
+    def __call__(
+        self, logits: Float32[Tensor, "n V"], outputs: Mapping[str, Tensor], tokens: slice
+    ) -> tuple[Float32[Tensor, " n"]]:
+        """Between 1 / V, where all tokens are alike, and 1, where one is certain."""
+        return (((2 * logits).logsumexp(1) - 2 * logits.logsumexp(1)).exp(),)
+
+
 @dataclass(frozen=True)
 class TopK:
     """Reads the ids and log-probs of the ``k`` likeliest tokens, likeliest first."""

@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from dagrl.data.metrics import Metric
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.passes import Passes, one_token
-from dagrl.engines.projection import LogitReader, TopK
+from dagrl.engines.projection import LogitReader, SumPiSquared, TopK
 from dagrl.errors import NodeError, TrainingError
-from dagrl.graph.roles import LogProbs, TokenBatch, TopLogProbs
+from dagrl.graph.roles import LogProbs, SquaredProbs, TokenBatch, TopLogProbs
 from dagrl.graph.specs import Precision
 from dagrl.ops.logprobs import token_logprobs
 from dagrl.ops.masks import mean_metric
@@ -113,6 +113,16 @@ class Scorer(Passes):
             ids[rows, :width] = part_ids.to(mask.device)
             highest[rows, :width] = part_highest.to(mask.device)
         return TopLogProbs(logprobs, ids, highest)
+
+    @torch.no_grad()
+    def compute_sum_pi_squared(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> SquaredProbs:
+        """``compute``, and the sum of squared probabilities at each place; logits exist a chunk at a time."""
+        mask = tokens.response_mask
+        found = SquaredProbs(torch.zeros(mask.shape, device=mask.device), torch.zeros(mask.shape, device=mask.device))
+        for rows, part, (squares,) in self._all_passes(tokens, micro_batch_size, (SumPiSquared(),)):
+            for whole, values in zip(found, (part.logprobs, squares), strict=True):
+                whole[rows, : values.shape[1]] = values.to(mask.device)
+        return found
 
     def _all_passes(
         self, tokens: TokenBatch, micro_batch_size: int, readers: Sequence[LogitReader]

@@ -101,7 +101,8 @@ class Trainer:
         Raises:
             TrainingError: when a gradient is not finite; the weights then are those before its step.
         """
-        lr = self.spec.lr * lr_factor(self.spec, plan.step - 1, self.total_steps)
+        scheduled = self.total_steps - (plan.first_step - 1)
+        lr = self.spec.lr * lr_factor(self.spec, plan.step - plan.first_step, scheduled)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         whole = _Rows(tokens, columns, seeds, rollout_logprobs)

@@ -96,6 +96,17 @@ class TopLogProbs(NamedTuple):
     topk_logprobs: Float32[Tensor, "B T K"]
 
 
+class SquaredProbs(NamedTuple):
+    """Log-probs of the response tokens, and how concentrated the distribution is that each was drawn from.
+
+    ``sum_pi_squared`` is the sum of squared probabilities over the vocabulary: 1 where one token is certain. Both are
+    at the rows' temperatures, 0 where response_mask is False.
+    """
+
+    logprobs: Float32[Tensor, "B T"]
+    sum_pi_squared: Float32[Tensor, "B T"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
     """How one update walks its rows.
@@ -103,7 +114,8 @@ class UpdatePlan:
     ``aliases`` maps a column that a loss reads to the engine output whose detached value serves as it
     (``old_logprobs`` -> ``new_logprobs``), as the compiler decided. Sizes count rows; 0 is "all at once"
     for ``mini_batch_size`` and "by the policy's token budget" for ``micro_batch_size``. ``step`` counts the
-    run's steps from 1 and sets the learning rate.
+    run's steps from 1; the schedule of the learning rate runs from ``first_step``, the run's first with such an
+    update, to its last.
     """
 
     loss: LossTerms
@@ -114,6 +126,7 @@ class UpdatePlan:
     epochs: int
     aliases: Mapping[str, str]
     step: int
+    first_step: int = 1
 
 
 class Policy(Protocol):
@@ -146,6 +159,10 @@ class Policy(Protocol):
 
     def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
         """``compute_logprobs``, and the k likeliest tokens at each place of the response."""
+        ...
+
+    def compute_sum_pi_squared(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> SquaredProbs:
+        """``compute_logprobs``, and the sum of squared probabilities at each place of the response."""
         ...
 
     def update(

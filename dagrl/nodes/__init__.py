@@ -28,7 +28,7 @@ from dagrl.nodes.distill import TeacherLogProbs, reverse_kl_distill, teacher_top
 from dagrl.nodes.filters import mixed_groups, short_prompts
 from dagrl.nodes.generate import Rollout, generate
 from dagrl.nodes.kl_penalty import KlCoefficient, KlPenalized, adaptive_kl_penalty, kl_penalty
-from dagrl.nodes.logprob import old_logprob, ref_logprob
+from dagrl.nodes.logprob import old_logprob, old_logprob_squares, ref_logprob
 from dagrl.nodes.losses import (
     cispo,
     decoupled_ppo,
@@ -90,6 +90,7 @@ __all__ = [
     "maxrl_advantage",
     "mixed_groups",
     "old_logprob",
+    "old_logprob_squares",
     "opo_advantage",
     "otb_advantage",
     "pass_at_k_advantage",

@@ -1,7 +1,7 @@
 """Log-probs of the responses: under the actor before the update, and under the frozen reference."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
@@ -65,6 +65,36 @@ def old_logprob(
     """
     tokens = TokenBatch(input_ids, attention_mask, position_ids, response_mask, temperatures)
     return actor.compute_logprobs(tokens, micro_batch_size=micro_batch_size).logprobs
+
+
+class OldLogProbs(NamedTuple):
+    """What the actor says of each token before the update; 0 where nothing is trained."""
+
+    old_logprobs: Float32[Tensor, "B T"]
+    sum_pi_squared: Float32[Tensor, "B T"] | None
+
+
+@node(check=_scorable)
+def old_logprob_squares(
+    actor: Policy,
+    input_ids: Int64[Tensor, "B S"],
+    attention_mask: Bool[Tensor, "B S"],
+    position_ids: Int64[Tensor, "B S"],
+    response_mask: Bool[Tensor, "B T"],
+    temperatures: Float32[Tensor, " B"],
+    *,
+    micro_batch_size: int = 0,
+    wanted: frozenset[str],
+) -> OldLogProbs:
+    """What `old_logprob` writes, and in the same pass the sum of squared probabilities that `otb_advantage` reads.
+
+    Both at the sampling temperature; the sum is computed only where it is read. An update cannot provide them by its
+    own forward pass, since advantages come before it.
+    """
+    tokens = TokenBatch(input_ids, attention_mask, position_ids, response_mask, temperatures)
+    if "sum_pi_squared" not in wanted:
+        return OldLogProbs(actor.compute_logprobs(tokens, micro_batch_size=micro_batch_size).logprobs, None)
+    return OldLogProbs(*actor.compute_sum_pi_squared(tokens, micro_batch_size=micro_batch_size))
 
 
 @node(writes="ref_logprobs", check=_frozen)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
-from dagrl.data.metrics import Metrics
-from dagrl.graph import LossColumns, LossTerms, Policy, node
+from dagrl.data.metrics import Max, Metrics
+from dagrl.graph import Critic, LossColumns, LossTerms, Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import TokenBatch, UpdatePlan
@@ -16,7 +16,20 @@ from dagrl.ops.aggregate import AggMode
 
 
 def _trainable(call: CallView) -> list[Refusal]:
-    return [*needs_sampling(call), *frozen_refusals(call, "policy"), *walk_refusals(call), *_uncorrected(call)]
+    refusals = [*needs_sampling(call), *frozen_refusals(call, "policy"), *walk_refusals(call)]
+    return [*refusals, *_uncorrected(call), *_warms_nobody_up(call)]
+
+
+def _warms_nobody_up(call: CallView) -> list[Refusal]:
+    """Refuse to wait for a critic where none learns."""
+    steps = call.options["critic_warmup"]
+    if steps < 0:
+        return [(f"`critic_warmup` is {steps}", "it must be at least 0")]
+    groups = [above.group for above in call.upstream() if above.group is not None]
+    if steps == 0 or any(group.model.role is Critic and group.model.optimizer is not None for group in groups):
+        return []
+    what = f"`critic_warmup` is {steps}, but its rows come from no critic that learns"
+    return [(what, "drop it, or pass advantages over the `values` of a critic with an optimizer")]
 
 
 def _uncorrected(call: CallView) -> list[Refusal]:
@@ -56,6 +69,7 @@ def update_policy(
     mini_batch_size: int = 0,
     micro_batch_size: int = 0,
     epochs: int = 1,
+    critic_warmup: int = 0,
     aliases: Mapping[str, str],
     step: int,
 ) -> Metrics:
@@ -64,7 +78,14 @@ def update_policy(
     ``mini_batch_size`` counts rows (0: all rows at once); ``micro_batch_size`` (0: by the policy's token budget)
     only bounds memory and changes no number: denominators are those of the whole mini-batch.
     ``rollout_logprobs`` are compared with the trainer's own before the first step (``rollout/logprob_gap``).
+
+    In the run's first ``critic_warmup`` steps the policy stays as it is, so that the critic learns first: nothing is
+    computed here, the optimizer is not touched, the metric ``actor/critic_warmup`` is 1, and the schedule of the
+    learning rate begins in the step after these. (verl updates in step ``critic_warmup`` already, and ends the run
+    before its schedule does.)
     """
+    if step <= critic_warmup:
+        return Metrics({"actor/critic_warmup": Max(1.0)})
     plan = UpdatePlan(
         loss=loss,
         loss_agg_mode=loss_agg_mode,
@@ -74,6 +95,7 @@ def update_policy(
         epochs=epochs,
         aliases=aliases,
         step=step,
+        first_step=critic_warmup + 1,
     )
     tokens = TokenBatch(input_ids, attention_mask, position_ids, response_mask, temperatures)
     return actor.update(tokens, columns, seeds, plan, rollout_logprobs)

@@ -21,7 +21,7 @@ from dagrl.engines.scoring import Scorer
 from dagrl.engines.sharding import whole
 from dagrl.engines.state import StatePart
 from dagrl.errors import ConfigError, DagrlError, Problem
-from dagrl.graph.roles import LogProbs, Message, Samples, Sampling, TokenBatch, TopLogProbs
+from dagrl.graph.roles import LogProbs, Message, Samples, Sampling, SquaredProbs, TokenBatch, TopLogProbs
 from dagrl.graph.specs import WorkerGroup
 from dagrl.workers.base import RoleWorker
 from dagrl.workers.distinct import each_once
@@ -92,6 +92,10 @@ class PolicyWorker(RoleWorker):
     def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
         """Log-probs and the k likeliest tokens under the current weights, without gradient."""
         return self._scorer.compute_topk(tokens, k, micro_batch_size=micro_batch_size)
+
+    def compute_sum_pi_squared(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> SquaredProbs:
+        """Log-probs and sums of squared probabilities under the current weights, without gradient."""
+        return self._scorer.compute_sum_pi_squared(tokens, micro_batch_size=micro_batch_size)
 
     @torch.no_grad()
     def sync_rollout(self) -> None:

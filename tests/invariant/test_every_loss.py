@@ -1,4 +1,4 @@
-"""Each policy loss trains alike however its rows lie: micro-batches, ranks, padding, row order, masked poison."""
+"""Each loss trains alike however its rows lie: micro-batches, ranks, padding, row order, masked poison."""
 
 from collections.abc import Callable
 from math import nan
@@ -11,12 +11,14 @@ from ranks import run_on_ranks
 from recorded_rows import NUM_ROWS, OWNERS, llama, recorded
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import LlamaForTokenClassification, PreTrainedModel
 
 from dagrl import LossColumns, LossTerms, Metrics, adamw, nodes
 from dagrl.data.metrics import merge_all
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.training import Trainer
+from dagrl.engines.value_scoring import ValueScorer
 from dagrl.graph.roles import TokenBatch, UpdatePlan
 from dagrl.ops.masks import position_ids
 
@@ -32,6 +34,8 @@ LOSSES: dict[str, Callable[[], LossTerms]] = {
     "dppo_tv": lambda: nodes.dppo_tv(delta=0.02),
     "dppo_kl": lambda: nodes.dppo_kl(delta=0.005),
     "dro": lambda: nodes.dro(),
+    "value_clip": lambda: nodes.value_clip(eps=0.2),
+    "value_clip without a clip": lambda: nodes.value_clip(eps=None),
     **{f"kl_loss {kind}": lambda kind=kind: nodes.kl_loss(kind=kind) for kind in ("k1", "k2", "abs", "k1+", "k3+")},
 }
 Rows = tuple[TokenBatch, dict[str, Tensor]]
@@ -47,6 +51,8 @@ def rows(order: list[int] | None = None) -> Rows:
         columns[name] = 0.3 * torch.randn(columns["old_logprobs"].shape, generator=draw)
     columns["rollout_logprobs"] += columns["old_logprobs"]
     columns["rollout_weights"] = columns["rollout_weights"].exp()
+    for name, spread in (("values", 0.5), ("returns", 1.0)):
+        columns[name] = spread * torch.randn(columns["old_logprobs"].shape, generator=draw)
     index = torch.tensor(order or list(range(NUM_ROWS)), dtype=torch.int64)
     return TokenBatch(*(one[index] for one in tokens)), {name: column[index] for name, column in columns.items()}
 
@@ -66,7 +72,8 @@ def train(name: str, given: Rows, micro_batch_size: int = 0, parallel: DataParal
     """The metrics and the gradient of one step."""
     tokens, columns = given
     known: dict[str, Any] = {} if parallel is None else {"parallel": parallel}
-    scorer = Scorer(llama(tied=True), precision="fp32", micro_batch_tokens=10**6, **known)
+    engine, model = (ValueScorer, valued()) if name.startswith("value") else (Scorer, llama(tied=True))
+    scorer = engine(model, precision="fp32", micro_batch_tokens=10**6, **known)
     trainer = Trainer(scorer, adamw(lr=1e-3, max_grad_norm=None), total_steps=10, dropout=False)
     plan = UpdatePlan(
         loss=LOSSES[name](),
@@ -80,7 +87,18 @@ def train(name: str, given: Rows, micro_batch_size: int = 0, parallel: DataParal
     )
     seeds = torch.arange(len(tokens.input_ids))
     metrics = trainer.update(tokens, LossColumns(columns), seeds, plan, None)
-    return metrics, {key: weight.grad.clone() for key, weight in scorer.model.named_parameters()}
+    weights = dict(scorer.model.named_parameters())
+    return metrics, {key: weight.grad.clone() for key, weight in weights.items() if weight.grad is not None}
+
+
+def valued() -> PreTrainedModel:
+    """A critic whose values tell tokens apart."""
+    torch.manual_seed(0)
+    config = llama(tied=False).config
+    config.num_labels = 1
+    model = LlamaForTokenClassification(config)
+    model.score.weight.data.normal_(std=2.0)
+    return model
 
 
 def train_rank(rank: int, size: int, names: list[str]) -> list[Outcome]:
@@ -108,6 +126,10 @@ def test_layout_changes_no_number(whole: dict[str, Outcome], name: str) -> None:
         assert_same(train(name, rows(), micro_batch_size), whole[name])
     assert_same(train(name, widened(rows(), 2, 3, nan), 3), whole[name])
     assert_same(train(name, rows([4, 0, 6, 2, 5, 1, 3]), 2), whole[name])
+
+
+def test_some_values_are_clipped(whole: dict[str, Outcome]) -> None:
+    assert 0.1 < whole["value_clip"][0].numbers()["critic/clip_fraction"] < 0.9
 
 
 def test_two_ranks_train_as_one(whole: dict[str, Outcome], tmp_path: Path) -> None:

@@ -11,19 +11,23 @@ from dagrl.ops.masks import where_masked
 
 
 def score_norms(
-    old_logprobs: Float[Tensor, "B T"], sum_pi_squared: Float[Tensor, "B T"] | None = None
+    old_logprobs: Float[Tensor, "B T"],
+    sum_pi_squared: Float[Tensor, "B T"] | None = None,
+    rollout_weights: Float[Tensor, "B T"] | None = None,
 ) -> Float64[Tensor, "B T"]:
     """The squared norm of each token's score in the logits: 1 - 2 pi + sum over the vocabulary of pi squared.
 
-    Without ``sum_pi_squared``, which no built-in node writes, it is (1 - pi)^2, what the chosen token alone
-    contributes: the true norm lies between that and twice that, so that weights of tokens may be off by a factor of up
-    to two against each other, and the baseline is a little more than the least variance away. verl has the sum always,
-    and scales by the squared rollout weights of a correction, which is not done here.
+    Times the squared ``rollout_weights`` where these scale the token's gradient, as verl does. Without
+    ``sum_pi_squared`` it is (1 - pi)^2, what the chosen token alone contributes: the true norm lies between that and
+    twice that, so that weights of tokens may be off by a factor of up to two against each other, and the baseline is a
+    little more than the least variance away. (verl always has the sum.)
     """
     chosen = old_logprobs.detach().double().exp()
     if sum_pi_squared is None:
-        return (1 - chosen).square()
-    return (1 - 2 * chosen + sum_pi_squared.detach().double()).clamp(min=0)
+        norms = (1 - chosen).square()
+    else:
+        norms = (1 - 2 * chosen + sum_pi_squared.detach().double()).clamp(min=0)
+    return norms if rollout_weights is None else norms * rollout_weights.detach().double().square()
 
 
 def otb_advantages(

@@ -118,3 +118,35 @@ def test_a_name_that_two_packages_publish_is_no_pipeline(installed: Path) -> Non
     done = dagrl(installed, "plan", "halves")
     assert done.returncode == 2
     assert "`halves`, published by acme-rl 1.2, other 3.0, is broken: several packages publish this name" in done.stderr
+
+
+def one_node(name: str, imports: str = "") -> str:
+    """The text of a module with a node, and what else it imports."""
+    return NODES.replace("halved", name).replace("from dagrl.nodes import grpo_advantage", imports or "import os")
+
+
+def test_packages_that_share_a_namespace_are_told_apart(tmp_path: Path) -> None:
+    """What a module imports from another distribution of its namespace, or from beside it, is told with its origin."""
+    site = tmp_path / "site"
+    imports = "from shared.second.nodes import of_second\nfrom shared.loose import loose"
+    modules = {
+        "first/nodes": one_node("of_first", imports),
+        "second/nodes": one_node("of_second"),
+        "loose": one_node("loose"),
+    }
+    for path, text in modules.items():
+        (site / "shared" / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / "shared" / f"{path}.py").write_text(text)
+    for name in ("first", "second"):
+        (site / "shared" / name / "__init__.py").touch()
+        info = site / f"shared_{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: shared-{name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[dagrl.plugins]\n{name} = shared.{name}.nodes\n")
+    (site / "shared_first-1.0.dist-info" / "RECORD").write_text("shared/first/nodes.py,,\nshared/loose.py,,\n")
+    done = dagrl(site, "nodes")
+    assert done.returncode == 0, done.stderr
+    assert "\nof_first  node, from shared-first 1.0\n" in done.stdout
+    assert "\nof_second  node, from shared-second 1.0\n" in done.stdout
+    assert "\nloose  node, from shared-first 1.0\n" in done.stdout
+    assert done.stdout.count("of_second  node") == 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import exp, fsum
 from typing import NamedTuple
 
 import pytest
@@ -13,6 +14,8 @@ from recorded_rows import MODELS, NUM_ROWS, VOCABULARY
 from torch import Tensor
 
 from dagrl import LossColumns, Metrics, adamw, loss
+from dagrl.engines import scoring
+from dagrl.engines.projection import SumPiSquared
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.training import Trainer
 from dagrl.errors import NodeError
@@ -354,6 +357,27 @@ def test_top_k_of_the_scorer_is_that_of_the_whole_distribution() -> None:
         assert torch.allclose(found.topk_logprobs[row, place], highest, atol=1e-5)
     with pytest.raises(NodeError, match="the 24 likeliest tokens are asked for, but the model's vocabulary has 23"):
         scorer.compute_topk(tokens, 24)
+
+
+@pytest.mark.parametrize("max_logits", [None, 2 * VOCABULARY])
+def test_squared_probabilities_are_summed_over_the_vocabulary(max_logits, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = HookCase("drawn")
+    tokens, _, _ = laid_out(case)
+    if max_logits is not None:
+        monkeypatch.setattr(scoring, "MAX_LOGITS", max_logits)
+    scorer = Scorer(MODELS["tied"](), precision="fp32", micro_batch_tokens=10**6)
+    found = scorer.compute_sum_pi_squared(tokens)
+    parts = scorer.compute_sum_pi_squared(tokens, micro_batch_size=2)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, parts, strict=True))
+    assert torch.allclose(found.logprobs, scorer.compute(tokens).logprobs, atol=1e-6)
+    assert not found.sum_pi_squared[~tokens.response_mask].any()
+    for row, place, logits in tokens_of(case):
+        expected = fsum(exp(logprob) ** 2 for logprob in reference.log_softmax(logits.tolist()))
+        assert float(found.sum_pi_squared[row, place]) == pytest.approx(expected, abs=1e-5)
+    flat, sure = torch.zeros(1, VOCABULARY), torch.full((1, VOCABULARY), -float("inf"))
+    sure[0, 3] = 80.0
+    assert float(SumPiSquared()(flat, {}, slice(None))[0]) == pytest.approx(1 / VOCABULARY, abs=1e-6)
+    assert float(SumPiSquared()(sure, {}, slice(None))[0]) == 1.0
 
 
 @pytest.mark.parametrize("name", ["topk forward", "topk reverse", "topk renormalized"])

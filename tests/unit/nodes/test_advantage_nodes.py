@@ -103,6 +103,10 @@ def with_values(rollout):
             lambda b, r, reward, old: gae_advantage(with_values(r), reward, place_rewards(r, reward)),
             "`rewards` and `token_rewards` both arrive: those on tokens include the outcome",
         ),
+        (
+            lambda b, r, reward, old: rloo_advantage(r, reward, normalize_by_std=True),
+            "`normalize_by_std=True` divides a leave-one-out advantage by a spread that the row itself is part of",
+        ),
         (lambda b, r, reward, old: reinforce_advantage(r, reward, gamma=2.0), "`gamma` is 2.0"),
         (lambda b, r, reward, old: reinforce_pp_advantage(r), "neither `rewards` nor `token_rewards` arrives"),
         (

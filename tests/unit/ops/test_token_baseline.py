@@ -1,6 +1,6 @@
 """The optimal token baseline against a loop over groups, tokens and rows."""
 
-from math import log, nan
+from math import exp, log, nan
 
 import pytest
 import reference_advantages as reference
@@ -49,6 +49,32 @@ def test_the_node_takes_outcomes_or_token_rewards(seed):
     all_rows = torch.ones_like(scorable)
     expected = otb_advantages(returns, score_norms(logprobs), rows.group_ids, rows.mask, all_rows)
     assert torch.equal(of_tokens, expected.float())
+
+
+@SEEDS
+def test_squares_and_rollout_weights_scale_what_a_token_adds(seed):
+    rows = random_rows(seed)
+    logprobs = logprobs_of(rows)
+    draw = torch.Generator().manual_seed(seed)
+    squares, weights = (torch.rand(logprobs.shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    weights = 3 * weights * (weights > 0.3)
+    given = [poisoned(column, rows.mask, nan) for column in (squares, weights)]
+    found, _ = otb_advantage(
+        logprobs,
+        rows.group_ids,
+        rows.mask,
+        token_rewards=rows.token_rewards,
+        sum_pi_squared=given[0],
+        rollout_weights=given[1],
+    )
+    norms = [
+        [max(0.0, 1 - 2 * exp(one) + square) * weight**2 for one, square, weight in zip(*of_row, strict=True)]
+        for of_row in zip(logprobs.tolist(), squares.tolist(), weights.tolist(), strict=True)
+    ]
+    returns = reference.reward_to_go(rows.token_rewards.tolist(), rows.mask.tolist(), 1.0)
+    everyone = [True] * len(rows.mask)
+    expected = reference.otb(returns, norms, rows.group_ids.tolist(), rows.mask.tolist(), everyone)
+    assert found.tolist() == close(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("probabilities", [[0.7, 0.2, 0.1], [0.98, 0.01, 0.01], [1 / 3] * 3])

@@ -1,0 +1,92 @@
+"""Models on disk that number tokens alike, and those that do not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagrl.graph.vocabularies import vocabulary_fault
+
+WORDS = {"a": 0, "b": 1, "c": 2}
+
+
+def folder(path: Path, vocabulary: Any = None, *, added: dict[str, int] | None = None, **config: Any) -> str:
+    """A model's folder with a tokenizer, if it has words, and a config."""
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    if vocabulary is not None:
+        tokens = [{"id": number, "content": token} for token, number in (added or {}).items()]
+        text = json.dumps({"model": {"vocab": vocabulary}, "added_tokens": tokens})
+        (path / "tokenizer.json").write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def fault(tmp_path: Path, writer: dict[str, Any], reader: dict[str, Any]) -> str | None:
+    return vocabulary_fault(folder(tmp_path / "writer", **writer), folder(tmp_path / "reader", **reader))
+
+
+SOUND: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "equal": ({"vocabulary": WORDS, "vocab_size": 3}, {"vocabulary": WORDS, "vocab_size": 3}),
+    "padded reader": ({"vocabulary": WORDS, "vocab_size": 3}, {"vocabulary": WORDS, "vocab_size": 64}),
+    "padded writer": ({"vocabulary": WORDS, "vocab_size": 64}, {"vocabulary": WORDS, "vocab_size": 3}),
+    "padded writer, reader without a tokenizer": ({"vocabulary": WORDS, "vocab_size": 64}, {"vocab_size": 3}),
+    "more tokens in the reader": ({"vocabulary": WORDS}, {"vocabulary": WORDS, "added": {"d": 3}}),
+    "unigram": ({"vocabulary": [["a", -1.5], ["b", -2.0], ["c", -3.0]]}, {"vocabulary": WORDS}),
+    "added or not": ({"vocabulary": {"a": 0, "b": 1}, "added": {"c": 2}}, {"vocabulary": WORDS}),
+    "no tokenizer": ({"vocab_size": 3}, {"vocab_size": 4}),
+    "a part of several": ({"text_config": {"vocab_size": 3}}, {"vocab_size": 3}),
+    "nothing said": ({}, {"vocab_size": 3}),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound(name: str, tmp_path: Path) -> None:
+    assert fault(tmp_path, *SOUND[name]) is None
+
+
+FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "another id": ({"vocabulary": WORDS}, {"vocabulary": {"a": 0, "c": 1, "b": 2}}, "the token 'b' has the id 1 in"),
+    "of as many tokens": ({"vocabulary": WORDS}, {"vocabulary": {"a": 0, "x": 1, "c": 2}}, "and no id in"),
+    "an added token": (
+        {"vocabulary": WORDS, "added": {"<s>": 3}},
+        {"vocabulary": WORDS, "added": {"<s>": 4}},
+        "the token '<s>' has the id 3 in",
+    ),
+    "embedding too small": (
+        {"vocabulary": WORDS, "vocab_size": 64},
+        {"vocabulary": WORDS, "vocab_size": 2},
+        "has 3 token ids, the embedding of",
+    ),
+    "embedding too small, no tokenizer there": ({"vocabulary": WORDS}, {"vocab_size": 2}, "has 3 token ids"),
+    "embedding too small, by configs": ({"vocab_size": 64}, {"vocab_size": 63}, "has 64 token ids"),
+    "of a part": ({"vocab_size": 64}, {"text_config": {"vocab_size": 63}}, "has 63 rows"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults(name: str, tmp_path: Path) -> None:
+    writer, reader, said = FAULTS[name]
+    assert said in str(fault(tmp_path, writer, reader))
+
+
+def test_a_name_is_compared_only_if_it_is_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    writer = folder(tmp_path / "writer", WORDS)
+    assert vocabulary_fault(writer, "owner/name") is None
+    assert vocabulary_fault("owner/name", writer) is None
+    assert vocabulary_fault(writer, "zoo:none") is None
+    cache = tmp_path / "home" / "hub" / "models--owner--name"
+    folder(cache / "snapshots" / "abc", {"b": 0, "a": 1})
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc\n")
+    assert "the token 'a' has the id 0 in" in str(vocabulary_fault(writer, "owner/name"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "elsewhere"))
+    assert vocabulary_fault(writer, "owner/name") is None
+
+
+def test_a_tokenizer_that_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
+    reader = folder(tmp_path / "reader", WORDS)
+    (tmp_path / "reader" / "tokenizer.json").write_text("{")
+    assert vocabulary_fault(folder(tmp_path / "writer", {"z": 0}), reader) is None
