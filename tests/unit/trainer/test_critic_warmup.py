@@ -23,9 +23,11 @@ from dagrl.zoo import model_folder
 
 def load(folder: Path, warmup: int, *edits: tuple[str, str]) -> LoadedPipelines:
     """PPO whose actor reaches its learning rate at once, which then decays to 0 over the run."""
-    schedule = ('warmup=20, decay="linear", min_lr_ratio=0.1', 'warmup=0, decay="linear"')
-    waits = ("loss=loss, **sizes", f"loss=loss, critic_warmup={warmup}, **sizes")
-    return load_ppo(folder, schedule, waits, *edits, batch_size=4, precision="fp32", mini_batch_size=2, kl=0, lr=1e-3)
+    model = "policy(cfg.model, optimizer=adamw(lr=cfg.lr, decay='linear'), precision=cfg.precision)"
+    group = ("grpo.actor_group(cfg)", f"WorkerGroup('actor', {model}, pool=ResourcePool('main', [cfg.workers]))")
+    imported = ("import Pipeline, WorkerGroup", "import Pipeline, ResourcePool, WorkerGroup")
+    sizes = {"batch_size": 4, "precision": "fp32", "mini_batch_size": 2, "kl": 0, "lr": 1e-3}
+    return load_ppo(folder, group, imported, *edits, critic_warmup=warmup, **sizes)
 
 
 def go(loaded: LoadedPipelines, out: Path, steps: int, stop_after: int | None = None) -> list[dict[str, Any]]:
