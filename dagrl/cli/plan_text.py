@@ -37,7 +37,7 @@ def _head(plan: Plan) -> Iterator[str]:
     processes = counted(count, "process", "processes")
     yield f"pipeline {plan.pipeline} on the {plan.machine.executor} executor, {processes}"
     for group in plan.groups:
-        trains = "trained" if group.trains else "frozen"
+        trains = "trained" if group.trains else "frozen" if group.follows is None else f"follows {group.follows}"
         kind = f"{group.model}, {_ROLES[group.role]}{group.precision}, {trains}"
         yield f"  group {group.name}: {kind}, pool {group.pool}{_PARALLEL[group.parallel]}"
 
@@ -51,7 +51,8 @@ def _ops(plan: Plan) -> Iterator[str]:
                 yield from _run_lines(number, op)
             case SyncOp():
                 number += 1
-                yield f"{number:>3}  sync {op.group}: rollout weights become {_version(op.version)}"
+                source = "" if op.is_own else f" from {op.source}"
+                yield f"{number:>3}  sync {op.group}{source}: rollout weights become {_version(op.version)}"
             case FreeOp():
                 yield f"       free    {', '.join(op.columns)}"
             case LoopOp():

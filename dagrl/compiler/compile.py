@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from dagrl.compiler.alias import alias
+from dagrl.compiler.canary import canaries
 from dagrl.compiler.check import in_file_order, pipeline_problems, worker_groups
+from dagrl.compiler.check_follows import follow_problems
 from dagrl.compiler.check_resources import resource_problems
 from dagrl.compiler.machine import LOCAL, Machine
 from dagrl.compiler.parallel import parallel_strategy
@@ -30,7 +32,7 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
         for number, pipeline in enumerate(pipelines)
     }
     problems = [problem for of_one in found.values() for problem in of_one]
-    problems += [*_name_clashes(pipelines), *resource_problems(groups, machine)]
+    problems += [*_name_clashes(pipelines), *resource_problems(groups, machine), *follow_problems(pipelines)]
     if problems:
         faulty = dict.fromkeys(pipeline.name for pipeline in pipelines if found[pipeline])
         raise CompileError(in_file_order(problems), ",".join(faulty) or pipelines[0].name)
@@ -38,13 +40,14 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
     return tuple(_plan(pipeline, rows[pipeline], machine, rollout_groups) for pipeline in pipelines)
 
 
-def _rollout_groups(pipelines: Sequence[Pipeline]) -> frozenset[str]:
-    """The groups that generate somewhere in the run."""
+def _rollout_groups(pipelines: Sequence[Pipeline]) -> tuple[WorkerGroup, ...]:
+    """The groups that generate somewhere in the run, by name."""
     calls = (call for pipeline in pipelines for call in pipeline.calls)
-    return frozenset(call.group.name for call in calls if call.group and call.contract.needs == "rollout")
+    found = {call.group.name: call.group for call in calls if call.group and call.contract.needs == "rollout"}
+    return tuple(found[name] for name in sorted(found))
 
 
-def _plan(pipeline: Pipeline, rows: Rows, machine: Machine, rollout_groups: frozenset[str]) -> Plan:
+def _plan(pipeline: Pipeline, rows: Rows, machine: Machine, rollout_groups: Sequence[WorkerGroup]) -> Plan:
     pruned = prune(pipeline, rows)
     live, aliases = alias(pipeline, rows, pruned)
     return Plan(
@@ -52,7 +55,7 @@ def _plan(pipeline: Pipeline, rows: Rows, machine: Machine, rollout_groups: froz
         machine=machine,
         pools=_pool_plans(live.calls, machine),
         groups=_group_plans(live.calls, machine),
-        ops=schedule(rows, live, aliases, rollout_groups, pipeline.loops),
+        ops=schedule(rows, live, aliases, canaries(pipeline, live), rollout_groups, pipeline.loops),
         pruned=pruned.pruned,
         aliased=aliases.aliased,
         kept=aliases.kept,
@@ -77,6 +80,7 @@ def _group_plans(calls: Sequence[Call], machine: Machine) -> tuple[GroupPlan, ..
             precision=group.model.precision,
             parallel=parallel_strategy(group, machine),
             role=group.model.role.__name__,
+            follows=group.follows.name if group.follows is not None else None,
         )
         for group in groups.values()
     )

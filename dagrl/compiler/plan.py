@@ -21,6 +21,14 @@ class Input:
 
 
 @dataclass(frozen=True)
+class CanaryPlan:
+    """How far, in nats, the log-probs of the worker group that has drawn an update's rows may be from the trainer's."""
+
+    rollout: str
+    tolerance: float
+
+
+@dataclass(frozen=True)
 class RunOp:
     """Run one call.
 
@@ -28,7 +36,8 @@ class RunOp:
     step before it; ``filters``, calls or loops, decide its rows; ``writes`` are the columns kept for readers;
     ``aliases`` maps a column that a loss reads to the engine output that stands in for it.
     ``prepares`` are the loss terms that compute something
-    over each whole mini-batch first, and ``prepare_forward`` says whether that takes a forward pass.
+    over each whole mini-batch first, and ``prepare_forward`` says whether that takes a forward pass. A ``canary`` is
+    that of an update whose rows were drawn from the weights that it begins with.
     """
 
     id: str
@@ -50,11 +59,15 @@ class RunOp:
     kind: str = "run"
     prepares: tuple[str, ...] = ()
     prepare_forward: bool = False
+    canary: CanaryPlan | None = None
 
 
 @dataclass(frozen=True)
 class SyncOp:
-    """Bring the group's rollout weights to ``version``."""
+    """Bring the group's rollout weights to ``version`` of ``source``: the group itself, or the one that it follows.
+
+    ``source_pool`` are the processes that hold those weights; they and those of ``pool`` take part.
+    """
 
     id: str
     pool: str
@@ -62,6 +75,13 @@ class SyncOp:
     version: int
     after: tuple[str, ...]
     kind: str = "sync"
+    source: str = ""
+    source_pool: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the weights are the group's own."""
+        return self.source in ("", self.group)
 
 
 @dataclass(frozen=True)
@@ -108,7 +128,8 @@ Op = RunOp | SyncOp | FreeOp | LoopOp
 class GroupPlan:
     """A worker group that the step uses; ``parallel`` is how its processes hold the model: none if there is one.
 
-    ``role`` is what its workers are: a Policy, a Critic, a RewardModel.
+    ``role`` is what its workers are: a Policy, a Critic, a RewardModel. ``follows`` is the group whose trained weights
+    it generates from, where that is another.
     """
 
     name: str
@@ -118,6 +139,7 @@ class GroupPlan:
     precision: str
     parallel: Literal["none", "replicate", "fsdp"] = "none"
     role: str = "Policy"
+    follows: str | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +213,8 @@ def _op_from_dict(data: Mapping[str, Any]) -> Op:
     fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
     if data["kind"] == "run":
         fields["reads"] = tuple(Input(**read) for read in data["reads"])
+        if data.get("canary") is not None:  # a plan of an earlier version says nothing of it
+            fields["canary"] = CanaryPlan(**data["canary"])
         return RunOp(**fields)
     if data["kind"] == "loop":
         inner = (_op_from_dict(op) for op in data["ops"])

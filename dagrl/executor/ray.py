@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -19,6 +19,7 @@ from dagrl.controller.ray_group import RayWorkerGroup
 from dagrl.controller.ray_pool import RayResourcePool
 from dagrl.controller.session import start_ray
 from dagrl.controller.shipping import ship_user_modules
+from dagrl.engines.weight_buckets import Bucket
 from dagrl.errors import DagrlError, NodeError, UserError, WorkerError, WorkerTimeoutError
 from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.process_sets import Pending, RankProgress
@@ -55,9 +56,13 @@ class RayNodeHost(NodeHost):
                 raise
             return None if report is None else replace(report, printed=_end_of(console))
 
-    def put(self, shard: Shard) -> Any:
-        """A reference to the shard; the executor never sees what is in it."""
+    def put(self, shard: Shard | Bucket) -> Any:
+        """A reference to the shard or bucket; the executor never sees what is in it."""
         return ray.put(shard)
+
+    def buckets(self, handle: Any) -> Iterator[Bucket]:
+        """The buckets behind the references that another process has returned; one is mapped at a time."""
+        return (ray.get(reference) for reference in ray.get(handle))
 
     def get(self, handle: Any, part: int) -> Shard:
         """The shard behind the reference that another process has returned."""

@@ -18,6 +18,7 @@ from dagrl.executor.placement import Placement, Site
 from dagrl.executor.process_sets import Pending, ProcessSet
 from dagrl.executor.rounds import Rounds
 from dagrl.executor.telling import Teller
+from dagrl.executor.weight_sync import Transfer, start_sync
 from dagrl.graph.pipeline import Call
 from dagrl.workers.frames import Rows
 from dagrl.workers.host import NodeReport, NodeTask, Planned
@@ -35,6 +36,13 @@ class _Running:
     layout: Layout
     started: float
     sent_bytes: int = 0
+    transfer: Transfer | None = None
+
+    def results(self) -> list[Any]:
+        """What each rank returned."""
+        if self.transfer is not None:
+            self.transfer.results()
+        return self.pending.results()
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,9 @@ class Walk:
     def _can_start(self, op: Op) -> bool:
         if not self._done.issuperset(op.after):
             return False
-        return isinstance(op, FreeOp | LoopOp) or self.site.by_pool[op.pool].name not in self._running
+        pools = () if isinstance(op, FreeOp | LoopOp) else (op.pool,)
+        pools += (op.source_pool,) if isinstance(op, SyncOp) and op.source_pool else ()
+        return all(self.site.by_pool[pool].name not in self._running for pool in pools)
 
     def _start_call(self, op: RunOp, call: Call) -> None:
         self.tell.started(op)
@@ -142,8 +152,10 @@ class Walk:
 
     def _start_sync(self, op: SyncOp) -> None:
         on = self.site.by_pool[op.pool]
-        pending = on.call("sync_rollout", [(op.group,)] * on.size)
-        self._running[on.name] = _Running(op, on, pending, Layout(on.name, ()), time.perf_counter())
+        started = time.perf_counter()
+        transfer = start_sync(self.site, op)
+        running = _Running(op, on, transfer.taking, Layout(on.name, ()), started, transfer=transfer)
+        self._running |= {each.name: running for each in transfer.sets}
 
     def _start_free(self, op: FreeOp) -> None:
         """Ask the holders to let go; nobody waits for them."""
@@ -180,7 +192,7 @@ class Walk:
 
     def _finish_one(self) -> None:
         """Wait until one of the running ops is over."""
-        running = list(self._running.values())
+        running = [each for name, each in self._running.items() if name == each.on.name]
         if not running:
             return
         deadline = min(each.started for each in running) + self.site.deadline
@@ -188,9 +200,10 @@ class Walk:
         over = next((each for each in running if each.pending is done), None)
         if over is None:
             late = min(running, key=lambda each: each.started)
-            self._fail(late.op, late.pending.expire(self.site.deadline))
+            pending = late.pending if late.transfer is None else late.transfer.late
+            self._fail(late.op, pending.expire(self.site.deadline))
         else:
-            del self._running[over.on.name]
+            self._running = {name: each for name, each in self._running.items() if each is not over}
             self._end(over)
 
     def _first_done(self, running: Sequence[_Running], deadline: float) -> Pending | None:
@@ -208,7 +221,7 @@ class Walk:
     def _end(self, over: _Running) -> None:
         reports: list[NodeReport] = []
         try:
-            results = over.pending.results()
+            results = over.results()
             reports = [report for report in results if isinstance(report, NodeReport)]
             if isinstance(over.op, RunOp):
                 self.tell.printed(over.op, results)

@@ -97,13 +97,27 @@ class TopLogProbs(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Canary:
+    """What tells that rollout weights are not the trained ones: the first rows after each sync.
+
+    ``tolerance`` bounds the mean, over the tokens that ``rollout`` has drawn, of how far its log-probs are from those
+    of ``group``, in nats.
+    """
+
+    group: str
+    rollout: str
+    tolerance: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
     """How one update walks its rows.
 
     ``aliases`` maps a column that a loss reads to the engine output whose detached value serves as it
     (``old_logprobs`` -> ``new_logprobs``), as the compiler decided. Sizes count rows; 0 is "all at once"
     for ``mini_batch_size`` and "by the policy's token budget" for ``micro_batch_size``. ``step`` counts the
-    run's steps from 1 and sets the learning rate.
+    run's steps from 1 and sets the learning rate. With a ``canary`` the rollout's log-probs are held against the
+    trainer's own before the first optimizer step.
     """
 
     loss: LossTerms
@@ -114,6 +128,7 @@ class UpdatePlan:
     epochs: int
     aliases: Mapping[str, str]
     step: int
+    canary: Canary | None = None
 
 
 class Policy(Protocol):

@@ -228,24 +228,40 @@ _MAKE = {
     ModelSpec: 'make one: `policy("zoo:tiny")`',
     ResourcePool: 'make one: `ResourcePool("main", process_on_nodes=[0])`',
 }
+_FOLLOWED = "pass the worker group that trains, not its name"
 
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """Workers that hold one model on one resource pool; groups on the same pool share its processes."""
+    """Workers that hold one model on one resource pool; groups on the same pool share its processes.
+
+    One that ``follows`` another, which trains the same model, generates from that one's weights: after each update they
+    travel to it. It needs no optimizer, and trains and scores nothing.
+    """
 
     name: str
     model: ModelSpec
     pool: ResourcePool
+    follows: "WorkerGroup | None" = None
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
-    def __init__(self, name: str, model: ModelSpec, *, pool: ResourcePool) -> None:
+    def __init__(
+        self, name: str, model: ModelSpec, *, pool: ResourcePool, follows: "WorkerGroup | None" = None
+    ) -> None:
         require_name("worker group", name, caller_location())
-        for option, value, kind in (("model", model, ModelSpec), ("pool", pool, ResourcePool)):
+        given = [("model", model, ModelSpec), ("pool", pool, ResourcePool)]
+        given += [("follows", follows, WorkerGroup)] if follows is not None else []
+        for option, value, kind in given:
             if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]
                 what = f"worker group `{name}` has {option}={value!r}, which is no {kind.__name__}."
-                raise PipelineFileError([Problem(what, caller_location(), fix=_MAKE[kind])])
+                raise PipelineFileError([Problem(what, caller_location(), fix=_MAKE.get(kind, _FOLLOWED))])
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "model", model)
         object.__setattr__(self, "pool", pool)
+        object.__setattr__(self, "follows", follows)
         object.__setattr__(self, "at", caller_location())
+
+    @property
+    def leader(self) -> "WorkerGroup":
+        """The group whose trained weights it generates from: itself, or the one that it follows."""
+        return self if self.follows is None else self.follows

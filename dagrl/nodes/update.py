@@ -1,6 +1,7 @@
 """``update_policy``: the optimizer steps of one RL step."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
@@ -9,7 +10,7 @@ from dagrl.data.metrics import Metrics
 from dagrl.graph import LossColumns, LossTerms, Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
-from dagrl.graph.roles import TokenBatch, UpdatePlan
+from dagrl.graph.roles import Canary, TokenBatch, UpdatePlan
 from dagrl.nodes.logprob import needs_sampling, sampling_option
 from dagrl.ops.aggregate import AggMode
 
@@ -34,6 +35,10 @@ def _trainable(call: CallView) -> list[Refusal]:
     group = call.group
     if group is not None and group.model.optimizer is None:
         refusals.append((f"it trains `{group.name}`, whose policy is frozen", "give it `optimizer=adamw(lr=...)`"))
+    tolerance = call.options["logprob_gap_tolerance"]
+    if isinstance(tolerance, float | int) and tolerance < 0:
+        what = f"`logprob_gap_tolerance` is {tolerance}"
+        refusals.append((what, 'it must be at least 0 (nats), "auto" for that of the precision, or None for no limit'))
     return [*refusals, *walk_refusals(call), *_uncorrected(call)]
 
 
@@ -74,15 +79,25 @@ def update_policy(
     mini_batch_size: int = 0,
     micro_batch_size: int = 0,
     epochs: int = 1,
+    logprob_gap_tolerance: float | Literal["auto"] | None = "auto",
     aliases: Mapping[str, str],
     step: int,
+    canary: Canary | None = None,
 ) -> Metrics:
     """Minimise ``loss`` on the rows: ``epochs`` passes of one optimizer step for each mini-batch.
 
     ``mini_batch_size`` counts rows (0: all rows at once); ``micro_batch_size`` (0: by the policy's token budget)
     only bounds memory and changes no number: denominators are those of the whole mini-batch.
     ``rollout_logprobs`` are compared with the trainer's own before the first step (``rollout/logprob_gap``).
+
+    Where the rows were drawn from the very weights that the update begins with, all tokens open to them, that gap is
+    nothing but float noise: a mean above ``logprob_gap_tolerance`` (nats) ends the run, as the rollout weights then are
+    others. "auto" is 0.01 in fp32 and 0.1 in bf16; None turns it off.
+
+    Raises:
+        TrainingError: when that gap is too large, or a gradient is not finite; the weights then are those before.
     """
+    del logprob_gap_tolerance  # the plan has made the canary of it
     plan = UpdatePlan(
         loss=loss,
         loss_agg_mode=loss_agg_mode,
@@ -92,6 +107,7 @@ def update_policy(
         epochs=epochs,
         aliases=aliases,
         step=step,
+        canary=canary,
     )
     tokens = TokenBatch(input_ids, attention_mask, position_ids, response_mask, temperatures)
     return actor.update(tokens, columns, seeds, plan, rollout_logprobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,15 +11,17 @@ import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
-from dagrl.compiler.plan import Plan
+from dagrl.compiler.plan import Plan, RunOp
 from dagrl.controller.decorator import Dispatch, register
 from dagrl.controller.worker import Worker
 from dagrl.data.metrics import Metrics
 from dagrl.data.reported import RankMemory, Sample
 from dagrl.engines.parallel import DataParallel, Strategy, start_process_group
+from dagrl.engines.weight_buckets import Bucket, packed, unpacked
 from dagrl.errors import DagrlError, NodeError
 from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.progress import progress_heard
+from dagrl.graph.roles import Canary
 from dagrl.graph.specs import WorkerGroup
 from dagrl.ops.random import hash_ids, key_of
 from dagrl.rewards.pool import close_pools
@@ -138,7 +140,8 @@ class NodeHost(Worker):
     def __init__(self, deployment: Deployment, *, pools: Sequence[str]) -> None:
         super().__init__()
         self._pools = tuple(pools)
-        groups = {name: group for name, group in deployment.groups().items() if group.pool.name in pools}
+        self._groups = deployment.groups()
+        groups = {name: group for name, group in self._groups.items() if group.pool.name in pools}
         if groups:
             address, port = self.get_master_addr_port()
             start_process_group(self.rank, self.world_size, address, int(port), COLLECTIVE_SECONDS)
@@ -185,6 +188,7 @@ class NodeHost(Worker):
             aliases=op.aliases,
             step=task.step,
             state=task.state,
+            canary=_canary(op),
         )
         output = self._call(call, inputs, task)
         passed = rows if output.flags is None else rows.keep(rows.row_ids[output.flags])
@@ -258,10 +262,38 @@ class NodeHost(Worker):
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def sync_rollout(self, group: str) -> None:
         """Bring the rollout weights of a group to the trained ones."""
+        self._policy(group).sync_rollout()
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def sync_follower(self, source: str, group: str) -> None:
+        """Bring the rollout weights of a group to the trained ones of another that is here too."""
+        follower = self._policy(group)
+        follower.load_rollout(self._policy(source).trained_weights(follower.group.model.precision))
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def publish_weights(self, source: str, group: str) -> list[Any]:
+        """Make the trained weights of a group ready for those that follow it, on rank 0; a handle for each bucket.
+
+        They travel in the precision of the group that is to generate from them.
+        """
+        worker, precision = self._policy(source), self._groups[group].model.precision
+        if self.rank == 0:
+            return [self.put(bucket) for bucket in packed(worker.trained_weights(precision))]
+        if worker.parallel.sharded:
+            for _ in worker.trained_weights(precision):
+                pass
+        return []
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def receive_weights(self, group: str, published: tuple[Any]) -> None:
+        """Bring the rollout weights of a group to those that the rank behind a handle has published."""
+        self._policy(group).load_rollout(unpacked(self.buckets(published[0])))
+
+    def _policy(self, group: str) -> PolicyWorker:
         worker = self.models[group]
         if not isinstance(worker, PolicyWorker):
-            raise DagrlError(f"worker group `{group}` does not generate: there are no rollout weights to sync")
-        worker.sync_rollout()
+            raise DagrlError(f"worker group `{group}` is no policy: it has no weights to generate from")
+        return worker
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def export(self, group: str, url: str) -> None:
@@ -286,9 +318,13 @@ class NodeHost(Worker):
     def _name(self) -> str:
         return f"{'+'.join(self._pools)}-{self.rank:05d}"
 
-    def put(self, shard: Shard) -> Any:
-        """A handle by which another process gets the shard."""
+    def put(self, shard: Shard | Bucket) -> Any:
+        """A handle by which another process gets the shard, or the bucket of weights."""
         return shard
+
+    def buckets(self, handle: Any) -> Iterator[Bucket]:
+        """The buckets that another process has published, one after the other."""
+        return iter(handle)
 
     def get(self, handle: Any, part: int) -> Shard:
         """The shard that another process has published as its part."""
@@ -307,6 +343,12 @@ class NodeHost(Worker):
                 return run_node(call, inputs, self.models[call.group.name] if call.group is not None else None)
         except SystemExit as error:
             raise NodeError(f"sys.exit({error.code!r}) was called: raise an error instead") from error
+
+
+def _canary(op: RunOp) -> Canary | None:
+    if op.canary is None or op.group is None:
+        return None
+    return Canary(group=op.group, rollout=op.canary.rollout, tolerance=op.canary.tolerance)
 
 
 def source_rows(group_ids: Int64[Tensor, " M"], n: int) -> Rows:

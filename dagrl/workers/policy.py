@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,10 +29,11 @@ from dagrl.engines.scoring import Scorer
 from dagrl.engines.sharding import whole
 from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
+from dagrl.engines.weight_buckets import load_whole, whole_tensors
 from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.models import locate_model
 from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, TopLogProbs, UpdatePlan
-from dagrl.graph.specs import WorkerGroup
+from dagrl.graph.specs import Precision, WorkerGroup
 from dagrl.workers.memory import tensor_bytes
 from dagrl.workers.overrides import apply_overrides, render_prompts
 
@@ -155,6 +156,19 @@ class PolicyWorker:
             return
         for rollout, trained in zip(self._rollout_model.parameters(), self.model.parameters(), strict=True):
             rollout.copy_(whole(trained))
+
+    def trained_weights(self, precision: Precision) -> Iterator[tuple[str, Tensor]]:
+        """The trained weights by name, whole, in the dtype of a rollout of that precision; all ranks must walk through.
+
+        Where each rank has them whole the first one alone need do so.
+        """
+        return whole_tensors(self.model, torch.float32 if precision == "fp32" else torch.bfloat16)
+
+    def load_rollout(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Generate from these weights from now on, those of the group that this one follows."""
+        if self._rollout_model is None:
+            raise DagrlError(f"worker group `{self.group.name}` was started without a rollout engine")
+        load_whole(self._rollout_model, tensors)
 
     def save(self, folder: Path) -> None:
         """Have rank 0 write the model in Hugging Face format, in bf16 unless the policy is fp32."""
