@@ -45,8 +45,13 @@ def train(out: Path, file: Path | None, runtime: Runtime | None = None, *, steps
     return out
 
 
+def without_noise(line: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the weights lies elsewhere in memory, which moves the last bit of a log-prob."""
+    return {name: value for name, value in line.items() if not name.startswith("rollout/logprob_gap")}
+
+
 def assert_identical(left: Path, right: Path) -> None:
-    assert metrics_lines(left) == metrics_lines(right)
+    assert [*map(without_noise, metrics_lines(left))] == [*map(without_noise, metrics_lines(right))]
     weights, others = (load_file(each / "model" / "model.safetensors") for each in (left, right))
     assert all(torch.equal(tensor, others[name]) for name, tensor in weights.items())
 
