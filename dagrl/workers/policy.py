@@ -24,7 +24,7 @@ from dagrl.engines.models import (
     stop_token_ids,
 )
 from dagrl.engines.parallel import SINGLE, DataParallel
-from dagrl.engines.rollout import HFRollout
+from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.sharding import whole
 from dagrl.engines.state import StatePart, WorkerState
