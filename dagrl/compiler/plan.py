@@ -34,10 +34,9 @@ class RunOp:
 
     ``pool`` names the processes that run it; ``version`` is how many times the group's weights have changed in this
     step before it; ``filters``, calls or loops, decide its rows; ``writes`` are the columns kept for readers;
-    ``aliases`` maps a column that a loss reads to the engine output that stands in for it.
-    ``prepares`` are the loss terms that compute something
-    over each whole mini-batch first, and ``prepare_forward`` says whether that takes a forward pass. A ``canary`` is
-    that of an update whose rows were drawn from the weights that it begins with.
+    ``aliases`` maps a column that a loss reads to the engine output that stands in for it. ``prepares`` are the loss
+    terms that compute something over each whole mini-batch first, and ``prepare_forward`` says whether that takes a
+    forward pass. A ``canary`` is that of an update whose rows were drawn from the weights that it begins with.
     """
 
     id: str

@@ -1,8 +1,8 @@
 """Metrics that merge exactly over micro-batches, shards and batches: sums and counts, never means of means."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import fsum, nan
+from math import nan
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,6 @@ class ExplainedVariance:
     target_squared: float
     error: float
     error_squared: float
-
-    @classmethod
-    def of(cls, targets: Sequence[float], forecasts: Sequence[float]) -> "ExplainedVariance":
-        """From the numbers themselves."""
-        errors = [target - forecast for target, forecast in zip(targets, forecasts, strict=True)]
-        return cls(
-            float(len(targets)), fsum(targets), fsum(t * t for t in targets), fsum(errors), fsum(e * e for e in errors)
-        )
 
     def merge(self, other: "ExplainedVariance") -> "ExplainedVariance":
         """Over both parts."""

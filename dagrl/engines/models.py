@@ -121,6 +121,15 @@ def save_model(
         complete.rename(folder)
 
 
+def save_configs(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, dtype: torch.dtype
+) -> None:
+    """Write what a Hugging Face folder has beside its weights into a folder that is there."""
+    with _quiet():
+        _write_configs(model, dtype, folder)
+        tokenizer.save_pretrained(folder)
+
+
 def _make_readable(folder: Path) -> None:
     """Files as open as new files are here: safetensors writes for the owner alone."""
     mask = os.umask(0)

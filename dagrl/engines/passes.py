@@ -5,23 +5,18 @@ What a pass computes is a matter of the engine: log-probs in `scoring`, values i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float32
-from torch import Tensor, nn
+from torch import Tensor
 
 from dagrl.data.metrics import Metric
-from dagrl.engines.parallel import SINGLE, DataParallel
+from dagrl.engines.module_passes import ModulePasses
 from dagrl.engines.projection import LogitReader
-from dagrl.engines.sharding import shard
 from dagrl.graph.roles import TokenBatch
-from dagrl.graph.specs import Precision
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class Cut(NamedTuple):
@@ -41,33 +36,11 @@ class Cut(NamedTuple):
         return column[(slice(None), *(kept.get(dim, slice(None)) for dim in dims))]
 
 
-class Passes(ABC):
-    """Runs ``module`` over token batches; the model stays in eval mode unless told to use dropout.
-
-    ``precision="bf16"`` computes under autocast over the model's own weights. Where ranks share the weights out,
-    every rank must run the same number of passes.
-    """
+class Passes(ModulePasses):
+    """Runs ``module`` over token batches; the model stays in eval mode unless told to use dropout."""
 
     #: The names in ``outputs``.
     output_names: ClassVar[tuple[str, ...]]
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        module: nn.Module,
-        *,
-        precision: Precision,
-        micro_batch_tokens: int,
-        parallel: DataParallel = SINGLE,
-    ) -> None:
-        self.model = model.eval()
-        self.micro_batch_tokens = micro_batch_tokens
-        self.parallel = parallel
-        self._bf16 = precision == "bf16"
-        self._module = module
-        if parallel.sharded:
-            shard(module, decoder_layers(model), parallel)
-        self.device = next(model.parameters()).device
 
     @abstractmethod
     def outputs(
@@ -89,10 +62,6 @@ class Passes(ABC):
     @abstractmethod
     def empty_pass(self) -> Float[Tensor, ""]:
         """A pass that reaches every weight and changes nothing: a loss of 0."""
-
-    def missing_passes(self, own: int) -> int:
-        """How many passes this rank lacks to as many as the rank with most; asked before any of them."""
-        return self.parallel.max(own) - own if self.parallel.sharded else 0
 
     def micro_batches(self, tokens: TokenBatch, micro_batch_size: int) -> Iterator[slice]:
         """Consecutive rows: ``micro_batch_size`` of them, or as many as the token budget holds if 0."""
@@ -127,13 +96,6 @@ class Passes(ABC):
         )
 
 
-def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The layers that repeat: those that the model's family never splits over devices."""
-    kinds = set(model._no_split_modules or ())  # pyright: ignore[reportPrivateUsage] - the only place that says it
-    lists = [module for module in as_module(model).modules() if isinstance(module, nn.ModuleList)]
-    return [layer for layers in lists for layer in layers if type(layer).__name__ in kinds]
-
-
 def one_token(device: torch.device) -> TokenBatch:
     """The smallest batch that reaches every weight."""
     return TokenBatch(
@@ -143,8 +105,3 @@ def one_token(device: torch.device) -> TokenBatch:
         response_mask=torch.ones(1, 1, dtype=torch.bool, device=device),
         temperatures=torch.ones(1, device=device),
     )
-
-
-def as_module(model: PreTrainedModel) -> nn.Module:
-    """The model as torch types it: transformers' own annotations hide its arguments."""
-    return model

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from dagrl.engines.models import check_weights, load_as, refusing
-from dagrl.engines.passes import as_module
+from dagrl.engines.modules import as_module
 from dagrl.errors import ConfigError, Problem
 from dagrl.graph.models import SCORING_HEADS
 

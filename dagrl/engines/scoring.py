@@ -14,9 +14,7 @@ from dagrl.data.metrics import Metric
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.passes import Passes, one_token
 from dagrl.engines.projection import LogitReader, TopK
-from dagrl.engines.sharding import reshard
 from dagrl.errors import NodeError, TrainingError
-from dagrl.graph.progress import Progress
 from dagrl.graph.roles import LogProbs, TokenBatch, TopLogProbs
 from dagrl.graph.specs import Precision
 from dagrl.ops.logprobs import token_logprobs
@@ -78,7 +76,7 @@ class Scorer(Passes):
         self, tokens: TokenBatch, readers: Sequence[LogitReader], *, with_entropy_grad: bool = False
     ) -> tuple[LogProbs, list[Tensor]]:
         """``forward``, and [B T ...] of all that the readers give, 0 where response_mask is False."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
+        with self._autocast():
             logprobs, entropy, *more = self._module(tokens, with_entropy_grad, readers)
         logprobs, entropy, *more = (_placed(value, tokens.response_mask) for value in (logprobs, entropy, *more))
         return LogProbs(logprobs, entropy), more
@@ -119,16 +117,9 @@ class Scorer(Passes):
     def _all_passes(
         self, tokens: TokenBatch, micro_batch_size: int, readers: Sequence[LogitReader]
     ) -> Iterator[tuple[slice, LogProbs, list[Tensor]]]:
-        """Every micro-batch and what its pass gives, then the passes that this rank lacks."""
-        batches = list(self.micro_batches(tokens, micro_batch_size))
-        missing = self.missing_passes(len(batches))
-        progress = Progress(len(tokens.response_mask))
-        for rows in batches:
+        """Every micro-batch and what its pass gives."""
+        for rows in self.in_step(self.micro_batches(tokens, micro_batch_size), len(tokens.response_mask)):
             yield rows, *self.read(self.take(tokens, rows), readers)
-            progress.advance(rows.stop - rows.start)
-        for _ in range(missing):
-            self.empty_pass()
-        reshard(self._module)
 
     def empty_pass(self) -> Float[Tensor, ""]:
         """A pass that reaches every weight and changes nothing: a loss of 0."""

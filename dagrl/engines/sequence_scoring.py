@@ -9,11 +9,9 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
+from dagrl.engines.module_passes import ModulePasses
 from dagrl.engines.parallel import SINGLE, DataParallel
-from dagrl.engines.passes import decoder_layers
 from dagrl.engines.scalar_head import scalar_head
-from dagrl.engines.sharding import reshard, shard
-from dagrl.graph.progress import Progress
 from dagrl.graph.specs import Precision
 from dagrl.ops.masks import pad_right
 
@@ -21,12 +19,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class SequenceScorer:
+class SequenceScorer(ModulePasses):
     """Scores sequences of tokens at their last token, told by their lengths and never by token ids.
 
     transformers' own forward takes the last token that is not the pad token: where the pad token is the
-    end-of-sequence token, as it often is, that is another one. ``precision="bf16"`` computes under autocast. Where
-    ranks share the weights out, every rank must call, with rows or without.
+    end-of-sequence token, as it often is, that is another one. Where ranks share the weights
+    out, every rank must call, with rows or without.
     """
 
     def __init__(
@@ -38,42 +36,37 @@ class SequenceScorer:
         micro_batch_tokens: int,
         parallel: DataParallel = SINGLE,
     ) -> None:
-        self.parallel = parallel
+        module = _LastToken(model)
+        super().__init__(model, module, precision=precision, micro_batch_tokens=micro_batch_tokens, parallel=parallel)
         self._pad = pad_token_id
-        self._budget = micro_batch_tokens
-        self._bf16 = precision == "bf16"
-        self._module = _LastToken(model.eval())
-        if parallel.sharded:
-            shard(self._module, decoder_layers(model), parallel)
-        self._device = next(model.parameters()).device
 
     @torch.no_grad()
     def score(self, sequences: Sequence[Sequence[int]], *, micro_batch_size: int = 0) -> Float32[Tensor, " B"]:
         """The score of each sequence, which has at least one token; it depends on no other sequence."""
         scores = torch.zeros(len(sequences))
-        batches = list(self._micro_batches([len(sequence) for sequence in sequences], micro_batch_size))
-        most = self.parallel.max(len(batches)) if self.parallel.sharded else len(batches)
-        progress = Progress(len(sequences))
-        for rows in batches:
+        longest_first = sorted(range(len(sequences)), key=lambda row: -len(sequences[row]))
+        lengths = [len(sequences[row]) for row in longest_first]
+        for part in self.in_step(self._micro_batches(lengths, micro_batch_size), len(sequences)):
+            rows = longest_first[part]
             scores[rows] = self._forward([sequences[row] for row in rows]).cpu()
-            progress.advance(len(rows))
-        for _ in range(most - len(batches)):
-            self._forward([[self._pad]])
-        reshard(self._module)
         return scores
 
-    def _micro_batches(self, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-        """Rows of like lengths, longest first: ``size`` of them, or as many as the token budget holds if 0."""
-        order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-        while order:
-            count = size or max(1, self._budget // lengths[order[0]])
-            yield order[:count]
-            order = order[count:]
+    def empty_pass(self) -> Float32[Tensor, " 1"]:
+        """A pass over one token."""
+        return self._forward([[self._pad]])
+
+    def _micro_batches(self, lengths: Sequence[int], size: int) -> Iterator[slice]:
+        """Sequences of like lengths, longest first: ``size`` of them, or as many as the token budget holds if 0."""
+        start = 0
+        while start < len(lengths):
+            stop = min(start + (size or max(1, self.micro_batch_tokens // lengths[start])), len(lengths))
+            yield slice(start, stop)
+            start = stop
 
     def _forward(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         ids, mask, lengths = pad_right(sequences, self._pad)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            return self._module(ids.to(self._device), mask.to(self._device), lengths.to(self._device))
+        with self._autocast():
+            return self._module(ids.to(self.device), mask.to(self.device), lengths.to(self.device))
 
 
 class _LastToken(nn.Module):

@@ -14,9 +14,7 @@ from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.passes import Passes, one_token
 from dagrl.engines.projection import LogitReader
 from dagrl.engines.scalar_head import scalar_head
-from dagrl.engines.sharding import reshard
 from dagrl.errors import NodeError
-from dagrl.graph.progress import Progress
 from dagrl.graph.roles import TokenBatch
 from dagrl.graph.specs import Precision
 
@@ -67,7 +65,7 @@ class ValueScorer(Passes):
     def forward(self, tokens: TokenBatch) -> Float32[Tensor, "B T"]:
         """Values, 0 where response_mask is False."""
         mask = tokens.response_mask
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
+        with self._autocast():
             values = self._module(tokens)
         return values.new_zeros(mask.shape).masked_scatter(mask, values)
 
@@ -76,16 +74,9 @@ class ValueScorer(Passes):
         """``forward`` without gradient, in micro-batches, on the device of the input."""
         home = tokens.response_mask.device
         values = torch.zeros(tokens.response_mask.shape, device=home)
-        batches = list(self.micro_batches(tokens, micro_batch_size))
-        missing = self.missing_passes(len(batches))
-        progress = Progress(len(values))
-        for rows in batches:
+        for rows in self.in_step(self.micro_batches(tokens, micro_batch_size), len(values)):
             part = self.forward(self.take(tokens, rows))
             values[rows, : part.shape[1]] = part.to(home)
-            progress.advance(rows.stop - rows.start)
-        for _ in range(missing):
-            self.empty_pass()
-        reshard(self._module)
         return values
 
     def empty_pass(self) -> Float[Tensor, ""]:

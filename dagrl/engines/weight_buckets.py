@@ -1,33 +1,23 @@
-"""Weights on their way to another worker group: whole tensors by name, packed into buckets that travel as bytes."""
+"""Weights on their way to another process: whole tensors by name, packed into buckets that travel as bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dagrl.engines.passes import as_module
-from dagrl.engines.sharding import whole
-from dagrl.errors import TrainingError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-#: What a bucket holds at most, unless one tensor is larger: 256 MiB.
-BUCKET_BYTES = 1 << 28
-
-Named = tuple[str, Tensor]
+from dagrl.engines.weights import BUCKET_BYTES, Layout, Weights
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Where a tensor lies in its bucket."""
+    """A tensor in a bucket, and its names: more than one where it is tied."""
 
-    name: str
+    names: tuple[str, ...]
     dtype: str
     shape: tuple[int, ...]
 
@@ -40,70 +30,66 @@ class Bucket:
     data: np.ndarray
 
 
-@torch.no_grad()
-def whole_tensors(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[Named]:
-    """Every parameter by its name, put together from the shares of all ranks, which must all walk through.
+@dataclass(frozen=True)
+class Published:
+    """What a process tells of weights that it has made ready: their shapes, and a handle for each bucket."""
 
-    One that has two names, as a tied head has, comes under both.
-    """
-    for name, parameter in as_module(model).named_parameters(remove_duplicate=False):
-        yield name, whole(parameter).to(dtype)
+    layout: Layout
+    buckets: list[Any]
 
 
-def packed(tensors: Iterable[Named], bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
-    """The tensors in buckets; at no time are more than one bucket's held."""
-    held: list[Named] = []
+class ArrivedWeights:
+    """Weights that another process has published, whose buckets come one after the other; they are read once."""
+
+    def __init__(self, layout: Layout, buckets: Iterable[Bucket]) -> None:
+        self.layout = layout
+        self._buckets = buckets
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for bucket in self._buckets:
+            yield from unpacked(bucket)
+
+
+def packed(weights: Weights, bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
+    """The weights in buckets of at most so many bytes, or one tensor; at no time are more than one bucket's held."""
+    held: list[tuple[list[str], Tensor]] = []
     size = 0
-    for name, tensor in tensors:
+    for name, tensor in weights:
+        if held and held[-1][1] is tensor:
+            held[-1][0].append(name)
+            continue
         if held and size + tensor.nbytes > bucket_bytes:
             yield _bucket(held)
             held, size = [], 0
-        held.append((name, tensor))
+        held.append(([name], tensor))
         size += tensor.nbytes
     if held:
         yield _bucket(held)
 
 
-def unpacked(buckets: Iterable[Bucket]) -> Iterator[Named]:
-    """The tensors of the buckets, on the CPU; they may share the bucket's memory."""
-    for bucket in buckets:
-        # An object store's memory is not to be written to, and torch has no tensor that says so.
-        data = torch.from_numpy(bucket.data if bucket.data.flags.writeable else bucket.data.copy())
-        start = 0
-        for piece in bucket.pieces:
-            dtype = getattr(torch, piece.dtype)
-            size = int(np.prod(piece.shape, dtype=np.int64)) * dtype.itemsize
-            yield piece.name, data[start : start + size].view(dtype).view(piece.shape)
-            start += size
+def unpacked(bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a bucket, on the CPU, under each of their names; they may share its memory."""
+    # An object store's memory is not to be written to, and torch has no tensor that says so.
+    data = torch.from_numpy(bucket.data if bucket.data.flags.writeable else bucket.data.copy())
+    start = 0
+    for piece in bucket.pieces:
+        dtype = getattr(torch, piece.dtype)
+        end = start + int(np.prod(piece.shape, dtype=np.int64)) * dtype.itemsize
+        part = data[start:end]
+        # A view needs an address that the dtype's size divides; tensors of several dtypes may lie otherwise.
+        tensor = (part if start % dtype.itemsize == 0 else part.clone()).view(dtype).view(piece.shape)
+        for name in piece.names:
+            yield name, tensor
+        start = end
 
 
-@torch.no_grad()
-def load_whole(model: PreTrainedModel, tensors: Iterable[Named]) -> None:
-    """Take up all weights of a model that is whole here.
-
-    Raises:
-        TrainingError: for a tensor that the model has not, of another shape, or one that does not come: the model then
-            is in part as it was, and must not generate.
-    """
-    parameters = dict(as_module(model).named_parameters(remove_duplicate=False))
-    missing = set(parameters)
-    for name, tensor in tensors:
-        if name not in parameters or parameters[name].shape != tensor.shape:
-            found = f"it has {list(parameters[name].shape)}" if name in parameters else "it has none of that name"
-            raise TrainingError(f"`{name}` {list(tensor.shape)} does not fit the model that follows: {found}")
-        parameters[name].copy_(tensor)
-        missing.discard(name)
-    if missing:
-        raise TrainingError(f"{len(missing)} weights have not come to the model that follows, `{min(missing)}` first")
-
-
-def _bucket(tensors: list[Named]) -> Bucket:
+def _bucket(tensors: list[tuple[list[str], Tensor]]) -> Bucket:
     pieces = tuple(
-        Piece(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors
+        Piece(tuple(names), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for names, tensor in tensors
     )
     data = torch.empty(sum(tensor.nbytes for _, tensor in tensors), dtype=torch.uint8)
     start = 0
     for _, tensor in tensors:
-        data[start : start + tensor.nbytes].copy_(tensor.contiguous().view(-1).view(torch.uint8))
+        data[start : start + tensor.nbytes].copy_(tensor.contiguous().flatten().view(torch.uint8))
         start += tensor.nbytes
     return Bucket(pieces, data.numpy())

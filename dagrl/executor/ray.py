@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from dagrl.controller.ray_group import RayWorkerGroup
 from dagrl.controller.ray_pool import RayResourcePool
 from dagrl.controller.session import start_ray
 from dagrl.controller.shipping import ship_user_modules
-from dagrl.engines.weight_buckets import Bucket
+from dagrl.engines.weight_buckets import ArrivedWeights, Bucket
 from dagrl.errors import DagrlError, NodeError, UserError, WorkerError, WorkerTimeoutError
 from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.process_sets import Pending, RankProgress
@@ -60,9 +60,10 @@ class RayNodeHost(NodeHost):
         """A reference to the shard or bucket; the executor never sees what is in it."""
         return ray.put(shard)
 
-    def buckets(self, handle: Any) -> Iterator[Bucket]:
-        """The buckets behind the references that another process has returned; one is mapped at a time."""
-        return (ray.get(reference) for reference in ray.get(handle))
+    def arrived_weights(self, handle: Any) -> ArrivedWeights:
+        """The weights behind the references that another process has returned; one bucket is mapped at a time."""
+        published = ray.get(handle)
+        return ArrivedWeights(published.layout, (ray.get(reference) for reference in published.buckets))
 
     def get(self, handle: Any, part: int) -> Shard:
         """The shard behind the reference that another process has returned."""

@@ -77,6 +77,7 @@ class Walk:
         self._running: dict[str, _Running] = {}
         self._tidying: list[_Tidying] = []
         self._loops: dict[str, Rounds] = {}
+        self._loop_of = {op.id: loop.id for loop in self.plan.loops for op in loop.ops}
         self._done: set[str] = set()
         self._skipped = 0
 
@@ -253,9 +254,8 @@ class Walk:
 
     def _rounds_of(self, op: RunOp | SyncOp) -> Rounds | None:
         """The loop that an op stands in."""
-        return next(
-            (rounds for rounds in self._loops.values() if any(op.id == inner.id for inner in rounds.op.ops)), None
-        )
+        loop = self._loop_of.get(op.id)
+        return None if loop is None else self._loops[loop]
 
     def _fail(self, op: RunOp | SyncOp, error: Exception) -> None:
         name, at = self.plan.pipeline, f" ({op.at})" if isinstance(op, RunOp) else ""

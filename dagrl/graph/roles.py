@@ -47,19 +47,23 @@ class Sampling:
 
     ``temperature`` 0 is greedy; the log-probs of a greedy response are those at temperature 1. ``top_k`` above 0 and
     ``top_p`` below 1 leave only the likeliest tokens; log-probs are those of what is left, scaled to 1.
+
+    ``stop`` are texts that end a response, as tokens of an end of sequence do: with the token after which its text,
+    special tokens left out, holds one of them. That token and all before it stay as they were drawn.
     """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    stop: tuple[str, ...] = ()
 
 
 class Samples(NamedTuple):
     """Responses of a rollout engine, one row for each prompt, in the order of the prompts.
 
     ``lengths`` counts tokens, the end-of-sequence token included; places past it hold the pad token and
-    log-prob 0. ``truncated`` marks rows that a limit cut before an end-of-sequence token.
+    log-prob 0. ``truncated`` marks rows that a limit cut before an end-of-sequence token or a text of ``stop``.
     """
 
     responses: Int64[Tensor, "B T"]

@@ -11,6 +11,7 @@ from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import TokenBatch
 from dagrl.nodes.logprob import needs_sampling
+from dagrl.nodes.refusals import below
 from dagrl.ops.distill import DistillKind, Tail, sampled_reverse_kl, topk_kl
 from dagrl.ops.masks import mean_metric, where_masked
 
@@ -26,15 +27,11 @@ class TeacherLogProbs(NamedTuple):
 
 
 def _frozen_teacher(call: CallView) -> list[Refusal]:
-    refusals: list[Refusal] = [*needs_sampling(call)]
-    group, options = call.group, call.options
+    group, refusals = call.group, needs_sampling(call)
     if group is not None and group.model.optimizer is not None:
         fix = "pass a worker group whose policy has no optimizer"
         refusals.append((f"its teacher is `{group.name}`, which trains", fix))
-    for name, least in (("k", 1), ("micro_batch_size", 0)):
-        if options[name] < least:
-            refusals.append((f"`{name}` is {options[name]}", f"it must be at least {least}"))
-    return refusals
+    return [*refusals, *below(call, "k", 1), *below(call, "micro_batch_size")]
 
 
 @node(check=_frozen_teacher)

@@ -10,12 +10,12 @@ from dagrl.graph import Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message
+from dagrl.nodes.refusals import below
 from dagrl.ops.dynamic_sampling import mixed_rows
 
 
 def _sane_limit(call: CallView) -> list[Refusal]:
-    limit = call.options["max_prompt_tokens"]
-    return [(f"`max_prompt_tokens` is {limit}", "it must be at least 1")] if limit < 1 else []
+    return below(call, "max_prompt_tokens", 1)
 
 
 @node(needs="rollout", rows="filter", check=_sane_limit)

@@ -14,6 +14,7 @@ from dagrl.graph import Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message, Sampling
+from dagrl.nodes.refusals import below
 from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left
 
 #: What becomes of a prompt that is too long: an error, or cut at its left or right end.
@@ -41,9 +42,7 @@ class Rollout(NamedTuple):
 
 
 def _sane_sampling(call: CallView) -> list[Refusal]:
-    refusals: list[Refusal] = []
-    if call.options["max_new_tokens"] < 1:
-        refusals.append((f"`max_new_tokens` is {call.options['max_new_tokens']}", "it must be at least 1"))
+    refusals = below(call, "max_new_tokens", 1)
     if not 0 <= call.options["temperature"] < inf:
         temperature = call.options["temperature"]
         refusals.append((f"`temperature` is {temperature}", "it must be 0 (greedy) or more, and finite"))

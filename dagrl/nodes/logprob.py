@@ -10,6 +10,7 @@ from dagrl.graph import Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import TokenBatch
+from dagrl.nodes.refusals import below
 
 
 def needs_sampling(call: CallView) -> list[Refusal]:
@@ -34,9 +35,7 @@ def sampling_option(call: CallView, option: str) -> Iterator[tuple[str, Any]]:
 
 
 def _scorable(call: CallView) -> list[Refusal]:
-    size = call.options["micro_batch_size"]
-    too_small: list[Refusal] = [(f"`micro_batch_size` is {size}", "it must be at least 0")] if size < 0 else []
-    return [*needs_sampling(call), *too_small]
+    return [*needs_sampling(call), *below(call, "micro_batch_size")]
 
 
 def _frozen(call: CallView) -> list[Refusal]:

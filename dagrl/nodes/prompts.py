@@ -13,6 +13,7 @@ from dagrl.graph import node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message
+from dagrl.nodes.refusals import below
 
 
 class Prompts(NamedTuple):
@@ -26,9 +27,7 @@ class Prompts(NamedTuple):
 
 def _readable(call: CallView) -> list[Refusal]:
     options = call.options
-    refusals: list[Refusal] = [
-        (f"`{name}` is {options[name]}", "it must be at least 1") for name in ("batch_size", "n") if options[name] < 1
-    ]
+    refusals = [*below(call, "batch_size", 1), *below(call, "n", 1)]
     try:
         rows = open_rows(options["data"], options["split"], options["test_share"])
     except UserError as error:

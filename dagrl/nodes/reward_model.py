@@ -8,11 +8,11 @@ from dagrl.graph import RewardModel, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message
+from dagrl.nodes.refusals import below
 
 
 def _sane_size(call: CallView) -> list[Refusal]:
-    size = call.options["micro_batch_size"]
-    return [(f"`micro_batch_size` is {size}", "it must be at least 0")] if size < 0 else []
+    return below(call, "micro_batch_size")
 
 
 @node(writes="rewards", check=_sane_size)

@@ -12,34 +12,18 @@ from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Canary, TokenBatch, UpdatePlan
 from dagrl.nodes.logprob import needs_sampling, sampling_option
+from dagrl.nodes.refusals import frozen_refusals, walk_refusals
 from dagrl.ops.aggregate import AggMode
 
 
-def walk_refusals(call: CallView) -> list[Refusal]:
-    """Refuse sizes, epochs and an aggregation that no update can walk its rows by."""
-    refusals: list[Refusal] = []
-    options = call.options
-    for name, least in (("mini_batch_size", 0), ("micro_batch_size", 0), ("epochs", 1)):
-        if options[name] < least:
-            refusals.append((f"`{name}` is {options[name]}", f"it must be at least {least}"))
-    if options["norm_length"] is not None and options["norm_length"] < 1:
-        refusals.append((f"`norm_length` is {options['norm_length']}", "it must be at least 1"))
-    if (options["loss_agg_mode"] == "seq-mean-token-sum-norm") != (options["norm_length"] is not None):
-        what = "`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it"
-        refusals.append((what, "give both or neither"))
-    return refusals
-
-
 def _trainable(call: CallView) -> list[Refusal]:
-    refusals: list[Refusal] = [*needs_sampling(call)]
-    group = call.group
-    if group is not None and group.model.optimizer is None:
-        refusals.append((f"it trains `{group.name}`, whose policy is frozen", "give it `optimizer=adamw(lr=...)`"))
+    own = [*needs_sampling(call), *frozen_refusals(call, "policy"), *walk_refusals(call), *_uncorrected(call)]
     tolerance = call.options["logprob_gap_tolerance"]
     if isinstance(tolerance, float | int) and tolerance < 0:
         what = f"`logprob_gap_tolerance` is {tolerance}"
-        refusals.append((what, 'it must be at least 0 (nats), "auto" for that of the precision, or None for no limit'))
-    return [*refusals, *walk_refusals(call), *_uncorrected(call)]
+        fix = 'it must be at least 0 (nats), "auto" for that of the precision, or None for no limit'
+        own.append((what, fix))
+    return own
 
 
 def _uncorrected(call: CallView) -> list[Refusal]:

@@ -8,17 +8,13 @@ from dagrl.graph import Critic, LossColumns, LossTerms, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import UpdatePlan
-from dagrl.nodes.update import walk_refusals
+from dagrl.nodes.refusals import frozen_refusals, walk_refusals
 from dagrl.nodes.values import token_batch
 from dagrl.ops.aggregate import AggMode
 
 
 def _trainable(call: CallView) -> list[Refusal]:
-    refusals: list[Refusal] = []
-    group = call.group
-    if group is not None and group.model.optimizer is None:
-        refusals.append((f"it trains `{group.name}`, whose critic is frozen", "give it `optimizer=adamw(lr=...)`"))
-    return [*refusals, *walk_refusals(call)]
+    return [*frozen_refusals(call, "critic"), *walk_refusals(call)]
 
 
 @node(mutates=True, split="minibatch", check=_trainable)

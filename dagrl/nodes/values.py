@@ -8,6 +8,7 @@ from dagrl.graph import Critic, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import TokenBatch
+from dagrl.nodes.refusals import below
 
 
 def token_batch(
@@ -21,8 +22,7 @@ def token_batch(
 
 
 def _sane_size(call: CallView) -> list[Refusal]:
-    size = call.options["micro_batch_size"]
-    return [(f"`micro_batch_size` is {size}", "it must be at least 0")] if size < 0 else []
+    return below(call, "micro_batch_size")
 
 
 @node(writes="values", check=_sane_size)

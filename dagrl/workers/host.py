@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from dagrl.controller.worker import Worker
 from dagrl.data.metrics import Metrics
 from dagrl.data.reported import RankMemory, Sample
 from dagrl.engines.parallel import DataParallel, Strategy, start_process_group
-from dagrl.engines.weight_buckets import Bucket, packed, unpacked
+from dagrl.engines.weight_buckets import ArrivedWeights, Bucket, Published, packed
 from dagrl.errors import DagrlError, NodeError
 from dagrl.graph.pipeline import Call, Pipeline
 from dagrl.graph.progress import progress_heard
@@ -271,23 +271,25 @@ class NodeHost(Worker):
         follower.load_rollout(self._policy(source).trained_weights(follower.group.model.precision))
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
-    def publish_weights(self, source: str, group: str) -> list[Any]:
-        """Make the trained weights of a group ready for those that follow it, on rank 0; a handle for each bucket.
+    def publish_weights(self, source: str, group: str) -> Published | None:
+        """Make the trained weights of a group ready for those that follow it, on rank 0.
 
         They travel in the precision of the group that is to generate from them.
         """
         worker, precision = self._policy(source), self._groups[group].model.precision
+        if self.rank != 0 and not worker.parallel.sharded:
+            return None
+        weights = worker.trained_weights(precision)
         if self.rank == 0:
-            return [self.put(bucket) for bucket in packed(worker.trained_weights(precision))]
-        if worker.parallel.sharded:
-            for _ in worker.trained_weights(precision):
-                pass
-        return []
+            return Published(weights.layout, [self.put(bucket) for bucket in packed(weights)])
+        for _ in weights:  # shares come together only where all ranks walk along
+            pass
+        return None
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def receive_weights(self, group: str, published: tuple[Any]) -> None:
         """Bring the rollout weights of a group to those that the rank behind a handle has published."""
-        self._policy(group).load_rollout(unpacked(self.buckets(published[0])))
+        self._policy(group).load_rollout(self.arrived_weights(published[0]))
 
     def _policy(self, group: str) -> PolicyWorker:
         worker = self.models[group]
@@ -322,9 +324,9 @@ class NodeHost(Worker):
         """A handle by which another process gets the shard, or the bucket of weights."""
         return shard
 
-    def buckets(self, handle: Any) -> Iterator[Bucket]:
-        """The buckets that another process has published, one after the other."""
-        return iter(handle)
+    def arrived_weights(self, handle: Any) -> ArrivedWeights:
+        """The weights that another process has published; their buckets are fetched one after the other."""
+        return ArrivedWeights(handle.layout, handle.buckets)
 
     def get(self, handle: Any, part: int) -> Shard:
         """The shard that another process has published as its part."""

@@ -6,17 +6,15 @@ from dagrl.engines.parallel import DataParallel
 from dagrl.errors import DagrlError
 from dagrl.graph.roles import Critic, Policy, RewardModel
 from dagrl.graph.specs import WorkerGroup
+from dagrl.workers.base import RoleWorker
 from dagrl.workers.critic import CriticWorker
 from dagrl.workers.policy import PolicyWorker
 from dagrl.workers.reward_model import RewardModelWorker
 
-#: One rank's part of a worker group, whatever its role: what it holds and saves.
-ModelWorker = PolicyWorker | CriticWorker | RewardModelWorker
-
 
 def make_worker(
     group: WorkerGroup, *, total_steps: int, rollout: bool, parallel: DataParallel, seed: int = 0
-) -> ModelWorker:
+) -> RoleWorker:
     """The worker of the group's role; ``rollout`` is for a policy that generates, ``seed`` for one from scratch.
 
     Raises:

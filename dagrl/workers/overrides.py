@@ -60,6 +60,8 @@ def _render(
     *,
     add_generation_prompt: bool,
 ) -> list[list[int]]:
+    if not conversations:
+        return []
     try:
         tokenised: Any = tokenizer.apply_chat_template(
             list(conversations), add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False

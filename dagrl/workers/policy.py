@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float32, Int64
-from torch import Tensor, nn
+from jaxtyping import Int64
+from torch import Tensor
 
 from dagrl.data.columns import Objects
-from dagrl.data.metrics import Metrics
 from dagrl.engines.models import (
     context_length,
     fresh_model,
     load_model,
-    load_tokenizer,
     pad_token_id,
-    save_model,
     stop_token_ids,
 )
+from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
-from dagrl.engines.rollout import HFRollout
+from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.sharding import whole
-from dagrl.engines.state import StatePart, WorkerState
-from dagrl.engines.training import Trainer
-from dagrl.engines.weight_buckets import load_whole, whole_tensors
+from dagrl.engines.state import StatePart
+from dagrl.engines.weights import TrainedWeights, Weights
 from dagrl.errors import ConfigError, DagrlError, Problem
-from dagrl.graph.models import locate_model
-from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, TopLogProbs, UpdatePlan
+from dagrl.graph.roles import LogProbs, Message, Samples, Sampling, TokenBatch, TopLogProbs
 from dagrl.graph.specs import Precision, WorkerGroup
-from dagrl.workers.memory import tensor_bytes
-from dagrl.workers.overrides import apply_overrides, render_prompts
+from dagrl.workers.base import RoleWorker
+from dagrl.workers.distinct import each_once
+from dagrl.workers.overrides import render_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class PolicyWorker:
+class PolicyWorker(RoleWorker):
     """Fulfils ``Policy`` in this process, as one rank of ``parallel``.
 
     The weights are fp32. With ``rollout`` it generates: from a copy that ``sync_rollout`` brings up to date, or in
@@ -61,57 +57,25 @@ class PolicyWorker:
         seed: int = 0,
     ) -> None:
         spec = group.model
-        self.group = group
-        self.parallel = parallel
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        reference = locate_model(spec.model)
-        attention = "sdpa" if self.device.type == "cuda" else "eager"
-        if spec.from_scratch:
-            self.model = fresh_model(reference, seed=seed, attn_implementation=attention)
-        else:
-            self.model = load_model(reference, dtype=torch.float32, attn_implementation=attention)
-        if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
-            _module(self.model).to(device=self.device)
-        self.tokenizer = load_tokenizer(reference)
-        apply_overrides(spec, self.model, self.tokenizer)
-        self._pad = pad_token_id(self.model, self.tokenizer)
+        load = partial(fresh_model, seed=seed) if spec.from_scratch else partial(load_model, dtype=torch.float32)
+        super().__init__(group, load, parallel=parallel)
+        self.pad_token_id = pad_token_id(self.model, self.tokenizer)
         self._rollout_model = self._make_rollout_model() if rollout else None
         self._scorer = Scorer(
             self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=parallel
         )
-        self._trainer: Trainer | None = None
-        self._optimizer_bytes = 0
-        if spec.optimizer is not None:
-            self._trainer = Trainer(self._scorer, spec.optimizer, total_steps=total_steps, dropout=spec.dropout)
-        else:
-            self.model.requires_grad_(False)
+        self._train(self._scorer, total_steps=total_steps, dropout=spec.dropout, role="actor")
+        self._loads = 0
         self._rollout = self._make_rollout(self._rollout_model) if self._rollout_model is not None else None
-
-    @property
-    def pad_token_id(self) -> int:
-        """The token that fills padded places."""
-        return self._pad
 
     def apply_chat_template(self, messages: Objects[Sequence[Message]]) -> list[list[int]]:
         """Token ids of each prompt, generation prompt included; equal prompts are tokenised once."""
         conversations = [[dict(message) for message in prompt] for prompt in messages]
-        keys = [repr(conversation) for conversation in conversations]
-        distinct = dict(zip(keys, conversations, strict=True))
-        if not distinct:
-            return []
-        tokenised = render_prompts(self.group.model, self.tokenizer, list(distinct.values()))
-        ids = dict(zip(distinct, tokenised, strict=True))
-        return [ids[key] for key in keys]
+        return each_once(conversations, partial(render_prompts, self.group.model, self.tokenizer))
 
     def decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
         """The text of each response, special tokens left out."""
-        keys = [tuple(response) for response in responses]
-        distinct = list(dict.fromkeys(keys))
-        if not distinct:
-            return []
-        texts = self.tokenizer.batch_decode([list(key) for key in distinct], skip_special_tokens=True)
-        text_of = dict(zip(distinct, texts, strict=True))
-        return [text_of[key] for key in keys]
+        return each_once(responses, self._decode, key=tuple)
 
     def tokenize_responses(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, a token that ends a response last."""
@@ -136,19 +100,6 @@ class PolicyWorker:
         """Log-probs and the k likeliest tokens under the current weights, without gradient."""
         return self._scorer.compute_topk(tokens, k, micro_batch_size=micro_batch_size)
 
-    def update(
-        self,
-        tokens: TokenBatch,
-        columns: LossColumns,
-        seeds: Int64[Tensor, " B"],
-        plan: UpdatePlan,
-        rollout_logprobs: Float32[Tensor, "B T"] | None = None,
-    ) -> Metrics:
-        """Run the plan's optimizer steps."""
-        if self._trainer is None:
-            raise DagrlError(f"worker group `{self.group.name}` has no optimizer")
-        return self._trainer.update(tokens, columns, seeds, plan, rollout_logprobs)
-
     @torch.no_grad()
     def sync_rollout(self) -> None:
         """Bring the rollout weights to the trained ones; shares are put together one tensor at a time."""
@@ -157,41 +108,24 @@ class PolicyWorker:
         for rollout, trained in zip(self._rollout_model.parameters(), self.model.parameters(), strict=True):
             rollout.copy_(whole(trained))
 
-    def trained_weights(self, precision: Precision) -> Iterator[tuple[str, Tensor]]:
-        """The trained weights by name, whole, in the dtype of a rollout of that precision; all ranks must walk through.
+    def trained_weights(self, precision: Precision) -> TrainedWeights:
+        """The trained weights, whole, in the dtype of a rollout of that precision.
 
-        Where each rank has them whole the first one alone need do so.
+        Where ranks share them out all must walk through them.
         """
-        return whole_tensors(self.model, torch.float32 if precision == "fp32" else torch.bfloat16)
+        dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+        return TrainedWeights(self.model, dtype=dtype, parallel=self.parallel)
 
-    def load_rollout(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Generate from these weights from now on, those of the group that this one follows."""
-        if self._rollout_model is None:
+    def load_rollout(self, weights: Weights) -> None:
+        """Generate from these weights from now on, those of the group that this one follows.
+
+        Raises:
+            EngineError: when they do not fit, or do not all come.
+        """
+        if self._rollout is None:
             raise DagrlError(f"worker group `{self.group.name}` was started without a rollout engine")
-        load_whole(self._rollout_model, tensors)
-
-    def save(self, folder: Path) -> None:
-        """Have rank 0 write the model in Hugging Face format, in bf16 unless the policy is fp32."""
-        dtype = torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
-        if self.parallel.rank == 0 or self.parallel.sharded:
-            save_model(self.model, self.tokenizer, folder, dtype=dtype, writes=self.parallel.rank == 0)
-
-    @cached_property
-    def weight_bytes(self) -> int:
-        """Of the weights on this rank, a copy for rollout included."""
-        models = [self.model, *([] if self._rollout_model is None else [self._rollout_model])]
-        return tensor_bytes(parameter for model in models for parameter in model.parameters())
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """Of the optimizer's state on this rank: none before the first update."""
-        if self._optimizer_bytes == 0 and self._trainer is not None:
-            self._optimizer_bytes = tensor_bytes(self._trainer.optimizer_tensors())
-        return self._optimizer_bytes
-
-    def state(self) -> WorkerState | None:
-        """This rank's part of what a resumed run needs; None for a frozen model."""
-        return None if self._trainer is None else self._trainer.state()
+        self._loads += 1
+        self._rollout.load_weights(weights, self._loads)
 
     def load_state(self, parts: Sequence[StatePart]) -> None:
         """Go on from the parts of all ranks that saved, however many there were; the rollout weights follow.
@@ -199,9 +133,18 @@ class PolicyWorker:
         Raises:
             CheckpointError: when the parts do not hold this model.
         """
-        if self._trainer is not None:
-            self._trainer.load_state(parts)
-            self.sync_rollout()
+        super().load_state(parts)
+        self.sync_rollout()
+
+    def _models(self) -> Iterator[PreTrainedModel]:
+        yield self.model
+        if self._rollout_model is not None:
+            yield self._rollout_model
+
+    def _decode(self, responses: Sequence[Sequence[int]]) -> list[str]:
+        if not responses:
+            return []
+        return self.tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
 
     def _make_rollout_model(self) -> PreTrainedModel:
         fp32 = self.group.model.precision == "fp32"
@@ -210,7 +153,7 @@ class PolicyWorker:
         twin = copy.deepcopy(self.model).requires_grad_(False).eval()
         for parameter in twin.parameters():  # buffers stay: rotary frequencies lose long positions in bf16
             parameter.data = parameter.data.to(torch.float32 if fp32 else torch.bfloat16)
-        _module(twin).to(device=self.device)
+        as_module(twin).to(device=self.device)
         return twin
 
     def _make_rollout(self, model: PreTrainedModel) -> HFRollout:
@@ -221,11 +164,6 @@ class PolicyWorker:
         return HFRollout(
             model,
             stop_token_ids=stop_token_ids(self.model, self.tokenizer),
-            pad_token_id=self._pad,
+            pad_token_id=self.pad_token_id,
             context_length=context_length(self.model),
         )
-
-
-def _module(model: PreTrainedModel) -> nn.Module:
-    """The model as torch types it: transformers' own ``to`` hides its arguments."""
-    return model

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path
+from functools import partial
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
 from dagrl.data.columns import Objects
-from dagrl.engines.models import context_length, load_tokenizer, pad_token_id, save_model
+from dagrl.engines.models import context_length, pad_token_id
 from dagrl.engines.parallel import SINGLE, DataParallel
-from dagrl.engines.passes import as_module
 from dagrl.engines.scalar_head import load_scalar_model
 from dagrl.engines.sequence_scoring import SequenceScorer
-from dagrl.engines.state import StatePart, WorkerState
 from dagrl.errors import ConfigError, Problem
-from dagrl.graph.models import locate_model
 from dagrl.graph.roles import Message
 from dagrl.graph.specs import WorkerGroup
-from dagrl.workers.memory import tensor_bytes
-from dagrl.workers.overrides import apply_overrides, render_conversations
+from dagrl.workers.base import RoleWorker
+from dagrl.workers.distinct import each_once
+from dagrl.workers.overrides import Conversation, render_conversations
 
 _ROWS_SHOWN = 5
 
 
-class RewardModelWorker:
+class RewardModelWorker(RoleWorker):
     """Fulfils ``RewardModel`` in this process, as one rank of ``parallel``. It is frozen.
 
     Where ranks share the weights out, every rank must call ``score``; a rank without rows passes none.
@@ -38,19 +35,9 @@ class RewardModelWorker:
     """
 
     def __init__(self, group: WorkerGroup, *, parallel: DataParallel = SINGLE) -> None:
+        super().__init__(group, partial(load_scalar_model, dtype=torch.float32, new_head=False), parallel=parallel)
+        self.model.requires_grad_(False)
         spec = group.model
-        self.group = group
-        self.parallel = parallel
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        reference = locate_model(spec.model)
-        attention = "sdpa" if device.type == "cuda" else "eager"
-        self.model = load_scalar_model(
-            reference, dtype=torch.float32, attn_implementation=attention, new_head=False
-        ).requires_grad_(False)
-        if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
-            as_module(self.model).to(device=device)
-        self.tokenizer = load_tokenizer(reference)
-        apply_overrides(spec, self.model, self.tokenizer)
         if self.tokenizer.chat_template is None:
             what = f"the tokenizer of reward model `{spec.model}` has no chat template."
             fix = "give one: `reward_model(..., chat_template=)`, the one that the model was trained with"
@@ -75,13 +62,13 @@ class RewardModelWorker:
             [*(dict(message) for message in prompt), {"role": "assistant", "content": response}]
             for prompt, response in zip(messages, responses, strict=True)
         ]
-        keys = [repr(conversation) for conversation in conversations]
-        distinct = dict(zip(keys, conversations, strict=True))
-        tokens = render_conversations(self.group.model, self.tokenizer, list(distinct.values())) if distinct else []
-        self._require_room(tokens, list(distinct.values()))
-        scores = self._scorer.score(tokens, micro_batch_size=micro_batch_size)
-        score_of = dict(zip(distinct, scores.tolist(), strict=True))
-        return torch.tensor([score_of[key] for key in keys], dtype=torch.float32)
+        score = partial(self._score, micro_batch_size=micro_batch_size)
+        return torch.tensor(each_once(conversations, score), dtype=torch.float32)
+
+    def _score(self, conversations: Sequence[Conversation], *, micro_batch_size: int) -> list[float]:
+        tokens = render_conversations(self.group.model, self.tokenizer, conversations)
+        self._require_room(tokens, conversations)
+        return self._scorer.score(tokens, micro_batch_size=micro_batch_size).tolist()
 
     def _require_room(self, tokens: Sequence[Sequence[int]], conversations: Sequence[Sequence[Message]]) -> None:
         empty = next((row for row, ids in enumerate(tokens) if not ids), None)
@@ -100,26 +87,3 @@ class RewardModelWorker:
         )
         fix = "lower `max_new_tokens` or `max_prompt_tokens`, or take a reward model with a longer context"
         raise ConfigError([Problem(what, self.group.model.at, tuple(facts[:_ROWS_SHOWN]), fix)])
-
-    def save(self, folder: Path) -> None:
-        """Have rank 0 write the model in Hugging Face format, in bf16 unless it is fp32."""
-        dtype = torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
-        if self.parallel.rank == 0 or self.parallel.sharded:
-            save_model(self.model, self.tokenizer, folder, dtype=dtype, writes=self.parallel.rank == 0)
-
-    @cached_property
-    def weight_bytes(self) -> int:
-        """Of the weights on this rank."""
-        return tensor_bytes(self.model.parameters())
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """None: it is frozen."""
-        return 0
-
-    def state(self) -> WorkerState | None:
-        """Nothing: it does not change."""
-        return None
-
-    def load_state(self, parts: Sequence[StatePart]) -> None:
-        """Nothing to take up."""

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from dagrl.errors import CheckpointError
 from dagrl.storage.checkpoints import PartRecord, StatePart, write_part
-from dagrl.workers.model_worker import ModelWorker
+from dagrl.workers.base import RoleWorker
 
 OpenPart = Callable[[str], StatePart]
 
 
-def save_process(folder_url: str, workers: Mapping[str, ModelWorker], rank: int, process: str) -> list[PartRecord]:
+def save_process(folder_url: str, workers: Mapping[str, RoleWorker], rank: int, process: str) -> list[PartRecord]:
     """Write a part ``GROUP-00000`` for each worker that has something to add, and one for the random generators.
 
     ``process`` names this process among all of the run.
@@ -31,7 +31,7 @@ def save_process(folder_url: str, workers: Mapping[str, ModelWorker], rank: int,
     return [*written, write_part(folder_url, _random_part(process), *random_state())]
 
 
-def load_process(open_part: OpenPart, names: Sequence[str], workers: Mapping[str, ModelWorker], process: str) -> None:
+def load_process(open_part: OpenPart, names: Sequence[str], workers: Mapping[str, RoleWorker], process: str) -> None:
     """Bring workers and random generators to what was saved; ``names`` are those of all parts.
 
     Raises:

@@ -8,6 +8,7 @@ from dagrl.graph import node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.nodes.advantage.refusals import group_metrics, needs_groups
+from dagrl.nodes.refusals import below
 from dagrl.ops.advantages import (
     grpo_advantages,
     maxrl_advantages,
@@ -100,9 +101,9 @@ def opo_advantage(
 
 
 def _sane_k(call: CallView) -> list[Refusal]:
-    k = call.options["k"]
-    if k < 1:
-        return [(f"`k` is {k}", "it must be at least 1")]
+    k, too_small = call.options["k"], below(call, "k", 1)
+    if too_small:
+        return too_small
     return needs_groups(call) + [
         (f"`{source}` has n={n}, so a group has one subset of k={k} at most and every advantage would be 0", "raise n")
         for source, n in call.upstream_option("n")

@@ -8,8 +8,9 @@ from reference_values import explained_variance
 from reference_values import value_clip as expected
 from torch import Tensor
 
-from dagrl.data.metrics import ExplainedVariance, Metrics, merge_all
+from dagrl.data.metrics import Metrics, merge_all
 from dagrl.nodes import value_clip
+from dagrl.ops.value_loss import explained_variance as explained_by
 
 NAN, INF = math.nan, math.inf
 
@@ -102,5 +103,7 @@ def test_metrics_of_parts_merge_to_those_of_the_whole() -> None:
      ([0.1] * 7, [0.3] * 7, NAN), ([], [], NAN), ([1e3, 1e3 + 1e-2], [1e3, 1e3], 0.0)],
 )  # fmt: skip
 def test_explained_variance(returns: list[float], values: list[float], share: float) -> None:
-    assert ExplainedVariance.of(returns, values).value == pytest.approx(share, nan_ok=True, abs=1e-4)
+    given = (torch.tensor([column], dtype=torch.float64) for column in (values, returns))
+    merged = explained_by(*given, torch.ones(1, len(returns), dtype=torch.bool))
+    assert merged.value == pytest.approx(share, nan_ok=True, abs=1e-4)
     assert explained_variance(returns, values) == pytest.approx(share, nan_ok=True, abs=1e-6)

@@ -1,0 +1,30 @@
+"""What several nodes refuse of their options and of their worker group."""
+
+from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
+
+
+def below(call: CallView, option: str, least: int = 0) -> list[Refusal]:
+    """Refuse a number that is less than ``least``."""
+    value = call.options[option]
+    return [(f"`{option}` is {value}", f"it must be at least {least}")] if value < least else []
+
+
+def frozen_refusals(call: CallView, called: str) -> list[Refusal]:
+    """Refuse to train a worker group that has no optimizer; ``called`` is what its model is: a policy, a critic."""
+    group = call.group
+    if group is None or group.model.optimizer is not None:
+        return []
+    return [(f"it trains `{group.name}`, whose {called} is frozen", "give it `optimizer=adamw(lr=...)`")]
+
+
+def walk_refusals(call: CallView) -> list[Refusal]:
+    """Refuse sizes, epochs and an aggregation that no update can walk its rows by."""
+    options = call.options
+    refusals = [*below(call, "mini_batch_size"), *below(call, "micro_batch_size"), *below(call, "epochs", 1)]
+    if options["norm_length"] is not None:
+        refusals += below(call, "norm_length", 1)
+    if (options["loss_agg_mode"] == "seq-mean-token-sum-norm") != (options["norm_length"] is not None):
+        what = "`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it"
+        refusals.append((what, "give both or neither"))
+    return refusals

@@ -1,0 +1,122 @@
+"""What the workers of all roles share: one model on its device, its tokenizer, its training and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from dagrl.data.metrics import Metrics
+from dagrl.engines.models import load_tokenizer, save_model
+from dagrl.engines.modules import as_module
+from dagrl.engines.parallel import DataParallel
+from dagrl.engines.passes import Passes
+from dagrl.engines.state import StatePart, WorkerState
+from dagrl.engines.training import Trainer
+from dagrl.errors import DagrlError
+from dagrl.graph.models import locate_model
+from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
+from dagrl.graph.specs import WorkerGroup
+from dagrl.workers.memory import tensor_bytes
+from dagrl.workers.overrides import apply_overrides
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class Loader(Protocol):
+    """Reads a role's model, in fp32."""
+
+    def __call__(self, folder_or_name: str, /, *, attn_implementation: str) -> PreTrainedModel:
+        """The model on the CPU, in evaluation mode."""
+        ...
+
+
+class RoleWorker:
+    """One rank's part of a worker group, whatever its role. The weights are fp32.
+
+    Those that train call ``_train`` once their passes are made; the others are frozen. Every rank must call
+    ``update``, and where ranks share the weights out also ``save``, in one order; a rank without rows passes none.
+
+    Raises:
+        ConfigError: when model or tokenizer cannot be loaded, or what the group says in place of their files does
+            not fit them.
+    """
+
+    def __init__(self, group: WorkerGroup, load: Loader, *, parallel: DataParallel) -> None:
+        self.group = group
+        self.parallel = parallel
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        reference = locate_model(group.model.model)
+        self.model = load(reference, attn_implementation="sdpa" if self.device.type == "cuda" else "eager")
+        if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
+            as_module(self.model).to(device=self.device)
+        self.tokenizer = load_tokenizer(reference)
+        apply_overrides(group.model, self.model, self.tokenizer)
+        self._trainer: Trainer | None = None
+        self._optimizer_bytes = 0
+
+    def update(
+        self,
+        tokens: TokenBatch,
+        columns: LossColumns,
+        seeds: Int64[Tensor, " B"],
+        plan: UpdatePlan,
+        rollout_logprobs: Float32[Tensor, "B T"] | None = None,
+    ) -> Metrics:
+        """Run the plan's optimizer steps.
+
+        Raises:
+            DagrlError: for a frozen model.
+        """
+        if self._trainer is None:
+            raise DagrlError(f"worker group `{self.group.name}` has no optimizer")
+        return self._trainer.update(tokens, columns, seeds, plan, rollout_logprobs)
+
+    def save(self, folder: Path) -> None:
+        """Have rank 0 write the model in Hugging Face format, in bf16 unless its precision is fp32."""
+        dtype = torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
+        if self.parallel.rank == 0 or self.parallel.sharded:
+            save_model(self.model, self.tokenizer, folder, dtype=dtype, writes=self.parallel.rank == 0)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Of the weights on this rank, a copy for rollout included."""
+        return tensor_bytes(parameter for model in self._models() for parameter in model.parameters())
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Of the optimizer's state on this rank: none before the first update."""
+        if self._optimizer_bytes == 0 and self._trainer is not None:
+            self._optimizer_bytes = tensor_bytes(self._trainer.optimizer_tensors())
+        return self._optimizer_bytes
+
+    def state(self) -> WorkerState | None:
+        """This rank's part of what a resumed run needs; None for a frozen model."""
+        return None if self._trainer is None else self._trainer.state()
+
+    def load_state(self, parts: Sequence[StatePart]) -> None:
+        """Go on from the parts of all ranks that saved, however many there were.
+
+        Raises:
+            CheckpointError: when the parts do not hold this model.
+        """
+        if self._trainer is not None:
+            self._trainer.load_state(parts)
+
+    def _train(self, passes: Passes, *, total_steps: int, dropout: bool, role: str) -> None:
+        """Make the trainer of the passes if the group has an optimizer, and freeze the model if not."""
+        optimizer = self.group.model.optimizer
+        if optimizer is None:
+            self.model.requires_grad_(False)
+        else:
+            self._trainer = Trainer(passes, optimizer, total_steps=total_steps, dropout=dropout, role=role)
+
+    def _models(self) -> Iterator[PreTrainedModel]:
+        """The models whose weights this rank holds."""
+        yield self.model
