@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 
-from dagrl.compiler.plan import FreeOp, Input, LoopOp, Plan, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, Input, LoopOp, PhaseOp, Plan, RunOp, SyncOp
 from dagrl.errors import counted
 
 #: What a model is for, where it is no policy.
 _ROLES = {"Policy": "", "Critic": "critic, ", "RewardModel": "reward model, "}
 #: How the processes of a group hold its model; one process has nothing to say.
 _PARALLEL = {"none": "", "replicate": ", whole in each process (replicate)", "fsdp": ", a share in each process (fsdp)"}
+
+#: What phase ops do, and how deep an engine sleeps.
+_PHASES = {"sleep": "sleep: the rollout engine", "wake_weights": "wake the weights", "wake_kv": "wake the KV cache"}
+_LEVELS = {1: ", its weights are kept", 2: ", its weights are dropped"}
 
 #: What the functions over whole mini-batches cost.
 _FORWARD = {
@@ -53,6 +57,8 @@ def _ops(plan: Plan) -> Iterator[str]:
                 number += 1
                 source = "" if op.is_own else f" from {op.source}"
                 yield f"{number:>3}  sync {op.group}{source}: rollout weights become {_version(op.version)}"
+            case PhaseOp():
+                yield f"       phase   {_PHASES[op.action]} of {op.group}{_LEVELS[op.level] if op.action == 'sleep' else ''}"
             case FreeOp():
                 yield f"       free    {', '.join(op.columns)}"
             case LoopOp():

@@ -83,6 +83,27 @@ class SyncOp:
         return self.source in ("", self.group)
 
 
+#: What a phase op does with a group's rollout engine.
+Action = Literal["sleep", "wake_weights", "wake_kv"]
+
+
+@dataclass(frozen=True)
+class PhaseOp:
+    """Have the rollout engine of a group sleep, so that training has its memory, or wake its weights or KV cache.
+
+    ``level`` is how deep it sleeps: at 1 it keeps its weights outside the accelerator, at 2 it drops them, since a sync
+    brings new ones before it generates.
+    """
+
+    id: str
+    pool: str
+    group: str
+    action: Action
+    after: tuple[str, ...]
+    kind: str = "phase"
+    level: int = 1
+
+
 @dataclass(frozen=True)
 class FreeOp:
     """Let go of columns that nobody reads any more."""
@@ -120,7 +141,7 @@ class LoopOp:
         return tuple(op.id for op in self.ops if op.id not in awaited)
 
 
-Op = RunOp | SyncOp | FreeOp | LoopOp
+Op = RunOp | SyncOp | PhaseOp | FreeOp | LoopOp
 
 
 @dataclass(frozen=True)
@@ -219,4 +240,5 @@ def _op_from_dict(data: Mapping[str, Any]) -> Op:
         inner = (_op_from_dict(op) for op in data["ops"])
         fields["ops"] = tuple(op for op in inner if isinstance(op, RunOp))
         return LoopOp(**fields)
-    return SyncOp(**fields) if data["kind"] == "sync" else FreeOp(**fields)
+    kinds: dict[str, type[SyncOp | PhaseOp | FreeOp]] = {"sync": SyncOp, "phase": PhaseOp, "free": FreeOp}
+    return kinds[data["kind"]](**fields)

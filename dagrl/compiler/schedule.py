@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from dagrl.compiler.alias import Aliases
 from dagrl.compiler.loops import outside_readers, with_loops
+from dagrl.compiler.phases import with_phases
 from dagrl.compiler.place import place
 from dagrl.compiler.plan import CanaryPlan, FreeOp, Input, Op, RunOp, SyncOp
 from dagrl.compiler.prune import Liveness
@@ -44,7 +45,7 @@ def schedule(
         if call.contract.mutates:
             weights.mutated(run.id)
             ops += weights.syncs([group for group in rollout_groups if group.leader == call.group], run.id)
-    return _with_frees(live, with_loops(ops, live, loops))
+    return _with_frees(live, with_phases(with_loops(ops, live, loops), rollout_groups))
 
 
 class _Weights:
@@ -147,9 +148,11 @@ def _with_frees(live: Liveness, ops: list[Op]) -> tuple[Op, ...]:
             readers = outside_readers(live, Origin(call.name, column))
             by_readers.setdefault(readers, []).append(f"{call.name}.{column}")
     done: list[Op] = []
+    names: set[str] = set()
     for op in ops:
         done.append(op)
+        names.add(op.id)
         for readers, columns in by_readers.items():
-            if readers and readers[-1] == op.id:
+            if op.id in readers and names.issuperset(readers):
                 done.append(FreeOp(f"free:{'+'.join(readers)}", tuple(columns), readers))
     return tuple(done)

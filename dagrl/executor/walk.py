@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dagrl.compiler.plan import FreeOp, LoopOp, Op, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, LoopOp, Op, PhaseOp, RunOp, SyncOp
 from dagrl.data.metrics import Metrics, Sum, merge_all
 from dagrl.errors import WorkerError
 from dagrl.executor.events import Listener
@@ -30,7 +30,7 @@ _PROGRESS_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class _Running:
-    op: RunOp | SyncOp
+    op: RunOp | SyncOp | PhaseOp
     on: ProcessSet
     pending: Pending
     layout: Layout
@@ -105,6 +105,8 @@ class Walk:
                     self._start_call(op, self.pipeline.call(op.call))
                 case SyncOp():
                     self._start_sync(op)
+                case PhaseOp():
+                    self._start_phase(op)
                 case FreeOp():
                     self._start_free(op)
                 case LoopOp():
@@ -157,6 +159,11 @@ class Walk:
         transfer = start_sync(self.site, op)
         running = _Running(op, on, transfer.taking, Layout(on.name, ()), started, transfer=transfer)
         self._running |= {each.name: running for each in transfer.sets}
+
+    def _start_phase(self, op: PhaseOp) -> None:
+        on = self.site.by_pool[op.pool]
+        pending = on.call("switch_phase", [(op.group, op.action, op.level)] * on.size)
+        self._running[on.name] = _Running(op, on, pending, Layout(on.name, ()), time.perf_counter())
 
     def _start_free(self, op: FreeOp) -> None:
         """Ask the holders to let go; nobody waits for them."""
@@ -229,11 +236,16 @@ class Walk:
                 self._keep(over.op, over.layout, reports)
         except Exception as error:  # noqa: BLE001 - noted and raised again
             self._fail(over.op, error)
-        if isinstance(over.op, SyncOp):
-            self.tell.synced(over.op, time.perf_counter() - over.started)
-            self._done.add(over.op.id)
-        else:
-            self._end_call(over.op, reports, over.started, over.sent_bytes)
+        seconds = time.perf_counter() - over.started
+        match over.op:
+            case RunOp():
+                self._end_call(over.op, reports, over.started, over.sent_bytes)
+            case SyncOp():
+                self.tell.synced(over.op, seconds)
+                self._done.add(over.op.id)
+            case PhaseOp():
+                self.tell.switched(over.op, seconds)
+                self._done.add(over.op.id)
 
     def _keep(self, op: RunOp, layout: Layout, reports: Sequence[NodeReport]) -> None:
         """Note where the op's rows lie, its metrics and its state."""
@@ -252,12 +264,12 @@ class Walk:
         if rounds is not None and self._done.issuperset(inner.id for inner in rounds.op.ops):
             self._end_round(rounds)
 
-    def _rounds_of(self, op: RunOp | SyncOp) -> Rounds | None:
+    def _rounds_of(self, op: RunOp | SyncOp | PhaseOp) -> Rounds | None:
         """The loop that an op stands in."""
         loop = self._loop_of.get(op.id)
         return None if loop is None else self._loops[loop]
 
-    def _fail(self, op: RunOp | SyncOp, error: Exception) -> None:
+    def _fail(self, op: RunOp | SyncOp | PhaseOp, error: Exception) -> None:
         name, at = self.plan.pipeline, f" ({op.at})" if isinstance(op, RunOp) else ""
         self.tell.failed(op, error)
         kind, rounds = "node" if isinstance(op, RunOp) else "op", self._rounds_of(op)

@@ -18,6 +18,7 @@ from dagrl.executor.events import (
     Event,
     Listener,
     OpFinished,
+    PhaseSwitched,
     RunFinished,
     RunStarted,
     StepFinished,
@@ -319,8 +320,13 @@ class _Loop:
 
     def _listen(self, event: Event) -> None:
         if isinstance(event, OpFinished):
-            self._op_seconds[event.op] = self._op_seconds.get(event.op, 0.0) + event.seconds
+            self._add_seconds(event.op, event.seconds)
+        elif isinstance(event, PhaseSwitched):
+            self._add_seconds(f"phase/{event.action}", event.seconds)
         self.folder.append("events", event.to_dict())
+
+    def _add_seconds(self, what: str, seconds: float) -> None:
+        self._op_seconds[what] = self._op_seconds.get(what, 0.0) + seconds
 
     def _export(self) -> None:
         """Write every trained model in Hugging Face format: ``model``, or ``model/GROUP`` where there are several."""

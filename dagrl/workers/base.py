@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from dagrl.compiler.plan import Action
 from dagrl.data.metrics import Metrics
 from dagrl.engines.models import load_tokenizer, save_model
 from dagrl.engines.modules import as_module
@@ -108,6 +109,14 @@ class RoleWorker:
         """
         if self._trainer is not None:
             self._trainer.load_state(parts)
+
+    def phase(self, action: Action, level: int) -> None:
+        """Have a rollout engine sleep or wake.
+
+        Raises:
+            DagrlError: there is none.
+        """
+        raise DagrlError(f"worker group `{self.group.name}` has no rollout engine: there is nothing to {action}")
 
     def _train(self, passes: Passes, *, total_steps: int, dropout: bool, role: str) -> None:
         """Make the trainer of the passes if the group has an optimizer, and freeze the model if not."""

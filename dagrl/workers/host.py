@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
-from dagrl.compiler.plan import Plan, RunOp
+from dagrl.compiler.plan import Action, Plan, RunOp
 from dagrl.controller.decorator import Dispatch, register
 from dagrl.controller.worker import Worker
 from dagrl.data.metrics import Metrics
@@ -263,6 +263,11 @@ class NodeHost(Worker):
     def sync_rollout(self, group: str) -> None:
         """Bring the rollout weights of a group to the trained ones."""
         self._policy(group).sync_rollout()
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def switch_phase(self, group: str, action: Action, level: int) -> None:
+        """Have the rollout engine of a group sleep or wake."""
+        self.models[group].phase(action, level)
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def sync_follower(self, source: str, group: str) -> None:

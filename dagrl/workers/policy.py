@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from dagrl.compiler.plan import Action
 from dagrl.data.columns import Objects
 from dagrl.engines.models import (
     context_length,
@@ -21,6 +22,7 @@ from dagrl.engines.models import (
 )
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
+from dagrl.engines.rollout.base import KV_CACHE, WEIGHTS
 from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.sharding import whole
@@ -126,6 +128,15 @@ class PolicyWorker(RoleWorker):
             raise DagrlError(f"worker group `{self.group.name}` was started without a rollout engine")
         self._loads += 1
         self._rollout.load_weights(weights, self._loads)
+
+    def phase(self, action: Action, level: int) -> None:
+        """Have the rollout engine sleep at a level, or wake its weights or its key-value cache."""
+        if self._rollout is None:
+            super().phase(action, level)
+        elif action == "sleep":
+            self._rollout.sleep(level)
+        else:
+            self._rollout.wake((WEIGHTS,) if action == "wake_weights" else (KV_CACHE,))
 
     def load_state(self, parts: Sequence[StatePart]) -> None:
         """Go on from the parts of all ranks that saved, however many there were; the rollout weights follow.
