@@ -51,7 +51,7 @@ def _plan(pipeline: Pipeline, rows: Rows, machine: Machine, rollout_groups: froz
         pipeline=pipeline.name,
         machine=machine,
         pools=_pool_plans(live.calls, machine),
-        groups=_group_plans(live.calls, machine),
+        groups=_group_plans(live.calls, machine, rollout_groups),
         ops=schedule(rows, live, aliases, rollout_groups, pipeline.loops),
         pruned=pruned.pruned,
         aliased=aliases.aliased,
@@ -66,7 +66,9 @@ def _pool_plans(calls: Sequence[Call], machine: Machine) -> tuple[PoolPlan, ...]
     return tuple(PoolPlan(name, known.get(name, (1,))) for name in names)
 
 
-def _group_plans(calls: Sequence[Call], machine: Machine) -> tuple[GroupPlan, ...]:
+def _group_plans(
+    calls: Sequence[Call], machine: Machine, rollout_groups: frozenset[str]
+) -> tuple[GroupPlan, ...]:
     groups: dict[str, WorkerGroup] = {call.group.name: call.group for call in calls if call.group is not None}
     return tuple(
         GroupPlan(
@@ -77,6 +79,7 @@ def _group_plans(calls: Sequence[Call], machine: Machine) -> tuple[GroupPlan, ..
             precision=group.model.precision,
             parallel=parallel_strategy(group, machine),
             role=group.model.role.__name__,
+            rollout=group.model.rollout.engine if group.name in rollout_groups else "none",
         )
         for group in groups.values()
     )

@@ -108,7 +108,8 @@ Op = RunOp | SyncOp | FreeOp | LoopOp
 class GroupPlan:
     """A worker group that the step uses; ``parallel`` is how its processes hold the model: none if there is one.
 
-    ``role`` is what its workers are: a Policy, a Critic, a RewardModel.
+    ``role`` is what its workers are: a Policy, a Critic, a RewardModel. ``rollout`` is the engine that draws its
+    responses: none if it does not generate.
     """
 
     name: str
@@ -118,6 +119,7 @@ class GroupPlan:
     precision: str
     parallel: Literal["none", "replicate", "fsdp"] = "none"
     role: str = "Policy"
+    rollout: str = "none"
 
 
 @dataclass(frozen=True)
