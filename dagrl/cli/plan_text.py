@@ -43,7 +43,8 @@ def _head(plan: Plan) -> Iterator[str]:
     for group in plan.groups:
         trains = "trained" if group.trains else "frozen" if group.follows is None else f"follows {group.follows}"
         kind = f"{group.model}, {_ROLES[group.role]}{group.precision}, {trains}"
-        yield f"  group {group.name}: {kind}, pool {group.pool}{_PARALLEL[group.parallel]}"
+        rollout = "" if group.rollout == "none" else f", rollout {group.rollout}"
+        yield f"  group {group.name}: {kind}, pool {group.pool}{_PARALLEL[group.parallel]}{rollout}"
 
 
 def _ops(plan: Plan) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dagrl.compiler.plan import Action, FreeOp, LoopOp, Op, PhaseOp, RunOp, SyncOp
+from dagrl.graph.pipeline import Pipeline
 from dagrl.graph.specs import WorkerGroup
 
 #: The engines that give memory back.
@@ -45,33 +46,21 @@ _PARTS: Mapping[Action, str] = {"wake_weights": "weights", "wake_kv": "kv_cache"
 _ALL = frozenset(_PARTS.values())
 
 
+def sleeping_groups(pipelines: Sequence[Pipeline], groups: Sequence[WorkerGroup]) -> tuple[WorkerGroup, ...]:
+    """Those of the groups that generate whose engine sleeps while other calls of the run have its processes."""
+    calls = [call for pipeline in pipelines for call in pipeline.calls]
+    train = {call.group.pool.name for call in calls if call.group is not None and call.contract.needs != "rollout"}
+    return tuple(
+        group for group in groups if group.model.rollout.engine in SLEEPING_ENGINES and group.pool.name in train
+    )
+
+
 def with_phases(ops: Sequence[Op], groups: Sequence[WorkerGroup]) -> list[Op]:
-    """The ops with those that switch phases; as they were where no engine shares its processes with training.
-
-    ``groups`` are those that generate somewhere in the run.
-    """
-    pools = _sleeping_pools(ops, groups)
-    if not pools:
-        return list(ops)
-    return _with_levels(list(_scheduled(list(ops), pools)))
-
-
-def _sleeping_pools(ops: Sequence[Op], groups: Sequence[WorkerGroup]) -> dict[str, _Pool]:
-    """The pools whose processes train or score, and hold an engine that can sleep."""
-    train = {op.pool for op in _runs(ops) if op.group is not None and op.needs != "rollout"}
+    """The ops with those that switch the phases of the groups, which are those that sleep in the run."""
     pools: dict[str, _Pool] = {}
     for group in groups:
-        if group.model.rollout.engine in SLEEPING_ENGINES and group.pool.name in train:
-            pools.setdefault(group.pool.name, _Pool(group.pool.name, {})).awake[group.name] = None
-    return pools
-
-
-def _runs(ops: Sequence[Op]) -> Iterator[RunOp]:
-    for op in ops:
-        if isinstance(op, RunOp):
-            yield op
-        elif isinstance(op, LoopOp):
-            yield from op.ops
+        pools.setdefault(group.pool.name, _Pool(group.pool.name, {})).awake[group.name] = None
+    return _with_levels(list(_scheduled(list(ops), pools))) if pools else list(ops)
 
 
 def _wanted(op: Op, pool: _Pool) -> dict[str, frozenset[str]]:

@@ -148,8 +148,9 @@ Op = RunOp | SyncOp | PhaseOp | FreeOp | LoopOp
 class GroupPlan:
     """A worker group that the step uses; ``parallel`` is how its processes hold the model: none if there is one.
 
-    ``role`` is what its workers are: a Policy, a Critic, a RewardModel. ``follows`` is the group whose trained weights
-    it generates from, where that is another.
+    ``role`` is what its workers are: a Policy, a Critic, a RewardModel. ``rollout`` is the engine that draws its
+    responses: none if it does not generate. ``follows`` is the group whose trained weights it generates from, where
+    that is another.
     """
 
     name: str
@@ -159,6 +160,7 @@ class GroupPlan:
     precision: str
     parallel: Literal["none", "replicate", "fsdp"] = "none"
     role: str = "Policy"
+    rollout: str = "none"
     follows: str | None = None
 
 

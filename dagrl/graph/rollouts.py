@@ -7,6 +7,9 @@ from typing import Any, Literal, get_args
 from dagrl.errors import Location, PipelineFileError, Problem
 from dagrl.graph.source import caller_location
 
+#: What vLLM draws at beside 0: it refuses a higher temperature, and silently takes another for a lower one.
+VLLM_TEMPERATURES = (0.01, 2.0)
+
 EngineName = Literal["hf", "vllm", "server"]
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from dagrl.errors import Location, PipelineFileError, Problem, with_article
 from dagrl.graph.roles import Critic, Policy, RewardModel
+from dagrl.graph.rollouts import EngineName, RolloutSpec, rollout_spec
 from dagrl.graph.source import caller_location
 
 Precision = Literal["bf16", "fp32"]
@@ -103,6 +104,7 @@ class ModelSpec:
     stop_tokens: tuple[str | int, ...] | None = None
     parallel: Parallel = "auto"
     from_scratch: bool = False
+    rollout: RolloutSpec = field(default_factory=RolloutSpec)
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     @property
@@ -131,6 +133,7 @@ def policy(
     stop_tokens: Sequence[str | int] | None = None,
     parallel: Parallel = "auto",
     from_scratch: bool = False,
+    rollout: RolloutSpec | EngineName = "hf",
 ) -> ModelSpec:
     """A causal language model: ``zoo:tiny``, a Hugging Face name or a local folder.
 
@@ -148,8 +151,11 @@ def policy(
     ``from_scratch=True`` takes config and tokenizer of the model, and draws weights of its own from the run's seed.
     Where the model has no weights at all their size is not known: then give ``parallel`` too.
 
+    ``rollout`` is how it generates: ``"hf"``, our own loop, which is the faster one for tiny models, ``"vllm"`` or
+    ``vllm(...)``, an engine inside each process, or ``server([...])``.
+
     Raises:
-        PipelineFileError: when the file of the chat template cannot be read.
+        PipelineFileError: when the file of the chat template cannot be read, or `rollout` is no engine.
     """
     template = _template_text(chat_template) if isinstance(chat_template, str) else chat_template
     stops = stop_tokens if stop_tokens is None or isinstance(stop_tokens, str) else tuple(stop_tokens)
@@ -164,6 +170,7 @@ def policy(
         stops,  # pyright: ignore[reportArgumentType] - a text is refused with the other types
         parallel,
         from_scratch,
+        rollout_spec(rollout),
     )
 
 

@@ -29,14 +29,12 @@ from dagrl.engines.weights import Arrivals, Weights, check_layout, layout_of
 from dagrl.errors import ConfigError, EngineError, Problem
 from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Samples, Sampling
-from dagrl.graph.rollouts import RolloutSpec
+from dagrl.graph.rollouts import VLLM_TEMPERATURES, RolloutSpec
 from dagrl.ops.random import mix
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-#: What vLLM takes as it is: outside it refuses a temperature, or silently takes another.
-TEMPERATURES = (0.01, 2.0)
 #: vLLM reads the seed -1 as "none", so seeds lose their sign.
 _SEED_MASK = 2**63 - 1
 
@@ -207,7 +205,7 @@ def _response(completion: Any) -> Response:
 
 
 def _check_temperature(temperature: float) -> None:
-    lowest, highest = TEMPERATURES
+    lowest, highest = VLLM_TEMPERATURES
     if temperature != 0 and not lowest <= temperature <= highest:
         what = f"vllm draws at temperature 0 or from {lowest} to {highest}, not at {temperature}"
         raise ConfigError([Problem(what, fix='change the temperature, or generate with `rollout="hf"`')], "rollout")
