@@ -56,6 +56,14 @@ class Executor:
         """Write the trained model of a group in Hugging Face format."""
         self._call(self.site.by_pool[self._pools[group]], "export", group, url)
 
+    def start_profile(self) -> None:
+        """Begin a trace of every process."""
+        self._on_all("start_profile")
+
+    def stop_profile(self, folder_url: str) -> None:
+        """End the traces, and have each process write its own into the folder, as ``POOL-RANK.json.gz``."""
+        self._on_all("stop_profile", folder_url)
+
     def save_state(self, folder_url: str) -> list[PartRecord]:
         """Write what a resumed run needs of workers, nodes and random generators."""
         parts = [
@@ -65,8 +73,7 @@ class Executor:
 
     def load_state(self, open_part: OpenPart, names: Sequence[str]) -> None:
         """Bring everything to what was saved."""
-        for on in self.site.sets:
-            self._call(on, "load_state", open_part, names)
+        self._on_all("load_state", open_part, names)
         for op in self._follows:
             self._wait(start_sync(self.site, op))
         self.states |= read_node_states(open_part(NODES), self.states)
@@ -76,6 +83,10 @@ class Executor:
         pending = on.call(method, [arguments] * on.size)
         self._done(on, pending, pending, method)
         return pending.results()
+
+    def _on_all(self, method: str, *arguments: Any) -> None:
+        for on in self.site.sets:
+            self._call(on, method, *arguments)
 
     def _wait(self, transfer: Transfer) -> None:
         """Until a sync that stands in no plan is over."""

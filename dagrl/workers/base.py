@@ -17,6 +17,7 @@ from dagrl.engines.models import load_tokenizer, save_model
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.passes import Passes
+from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.errors import DagrlError
@@ -62,6 +63,7 @@ class RoleWorker:
         self._trainer: Trainer | None = None
         self._optimizer_bytes = 0
 
+    @DistProfiler.annotate()
     def update(
         self,
         tokens: TokenBatch,
@@ -79,6 +81,7 @@ class RoleWorker:
             raise DagrlError(f"worker group `{self.group.name}` has no optimizer")
         return self._trainer.update(tokens, columns, seeds, plan, rollout_logprobs)
 
+    @DistProfiler.annotate()
     def save(self, folder: Path) -> None:
         """Have rank 0 write the model in Hugging Face format, in bf16 unless its precision is fp32."""
         dtype = torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16

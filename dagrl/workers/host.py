@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
+from torch.profiler import record_function
 
 from dagrl.compiler.plan import Action, Plan, RunOp
 from dagrl.controller.decorator import Dispatch, register
@@ -17,6 +18,7 @@ from dagrl.controller.worker import Worker
 from dagrl.data.metrics import Metrics
 from dagrl.data.reported import RankMemory, Sample
 from dagrl.engines.parallel import DataParallel, Strategy, start_process_group
+from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.weight_buckets import ArrivedWeights, Bucket, Published, packed
 from dagrl.errors import DagrlError, NodeError
 from dagrl.graph.pipeline import Call, Pipeline
@@ -26,7 +28,7 @@ from dagrl.graph.specs import WorkerGroup
 from dagrl.ops.random import hash_ids, key_of
 from dagrl.rewards.pool import close_pools
 from dagrl.storage.checkpoints import PartRecord
-from dagrl.storage.folder import write_folder
+from dagrl.storage.folder import Folder, write_folder
 from dagrl.workers.column_metrics import column_metrics
 from dagrl.workers.frames import Frames, Rows, Shard
 from dagrl.workers.memory import held_bytes
@@ -150,6 +152,7 @@ class NodeHost(Worker):
         self._ops = {(one.pipeline.name, op.id): op for one in deployment.planned for op in one.plan.runs}
         self._loops = {(one.pipeline.name, op.id): op for one in deployment.planned for op in one.plan.loops}
         self._frames: dict[str, Frames] = {}
+        self._profiler = DistProfiler()
         self._samples: dict[str, SampleKeeper] = {}
         #: Told now and then how far a task is: how much of how much is done, and in what unit.
         self.on_progress: Callable[[NodeTask, int, int, str], None] | None = None
@@ -303,6 +306,16 @@ class NodeHost(Worker):
         return worker
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def start_profile(self) -> None:
+        """Begin a trace of this process."""
+        self._profiler.start()
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def stop_profile(self, folder_url: str) -> None:
+        """End the trace, and write it as this process's file in the folder."""
+        Folder(folder_url).write(f"{self._name()}.json.gz", self._profiler.stop())
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
     def export(self, group: str, url: str) -> None:
         """Write the model of a group in Hugging Face format."""
         write_folder(url, self.models[group].save)
@@ -346,7 +359,7 @@ class NodeHost(Worker):
                 self.on_progress(task, done, total, unit)
 
         try:
-            with progress_heard(Throttled(tell)):
+            with progress_heard(Throttled(tell)), record_function(task.op):
                 return run_node(call, inputs, self.models[call.group.name] if call.group is not None else None)
         except SystemExit as error:
             raise NodeError(f"sys.exit({error.code!r}) was called: raise an error instead") from error

@@ -22,6 +22,7 @@ from dagrl.engines.models import (
 )
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
+from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.rollout.base import KV_CACHE, WEIGHTS, RolloutEngine
 from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.rollout.vllm import VllmRollout
@@ -91,6 +92,7 @@ class PolicyWorker(RoleWorker):
             return []
         return [[*ids, end] for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
+    @DistProfiler.annotate()
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
         """One response for each prompt, by the rollout weights."""
         if self._rollout is None:
@@ -100,14 +102,17 @@ class PolicyWorker(RoleWorker):
             self.sync_rollout()
         return self._rollout.generate(prompts, seeds, sampling)
 
+    @DistProfiler.annotate()
     def compute_logprobs(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> LogProbs:
         """Log-probs and entropy under the current weights, without gradient."""
         return self._scorer.compute(tokens, micro_batch_size=micro_batch_size)
 
+    @DistProfiler.annotate()
     def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
         """Log-probs and the k likeliest tokens under the current weights, without gradient."""
         return self._scorer.compute_topk(tokens, k, micro_batch_size=micro_batch_size)
 
+    @DistProfiler.annotate()
     def sync_rollout(self) -> None:
         """Bring the rollout weights to the trained ones; shares are put together a bucket at a time.
 
@@ -125,6 +130,7 @@ class PolicyWorker(RoleWorker):
         dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         return TrainedWeights(self.model, dtype=dtype, parallel=self.parallel)
 
+    @DistProfiler.annotate()
     def load_rollout(self, weights: Weights) -> None:
         """Generate from these weights from now on: the trained ones, or those of the group that this one follows.
 
@@ -139,6 +145,7 @@ class PolicyWorker(RoleWorker):
         self._syncs += 1
         self._rollout.load_weights(weights, self._syncs)
 
+    @DistProfiler.annotate()
     def phase(self, action: Action, level: int) -> None:
         """Have the rollout engine sleep at a level, or wake its weights or its key-value cache."""
         if self._rollout is None:
