@@ -75,11 +75,9 @@ def unpacked(bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
     for piece in bucket.pieces:
         dtype = getattr(torch, piece.dtype)
         end = start + int(np.prod(piece.shape, dtype=np.int64)) * dtype.itemsize
-        part = data[start:end]
-        # A view needs an address that the dtype's size divides; tensors of several dtypes may lie otherwise.
-        tensor = (part if start % dtype.itemsize == 0 else part.clone()).view(dtype).view(piece.shape)
+        tensor = _read(data[start:end], dtype) if end > start else torch.empty(0, dtype=dtype)
         for name in piece.names:
-            yield name, tensor
+            yield name, tensor.view(piece.shape)
         start = end
 
 
@@ -93,3 +91,8 @@ def _bucket(tensors: list[tuple[list[str], Tensor]]) -> Bucket:
         data[start : start + tensor.nbytes].copy_(tensor.contiguous().flatten().view(torch.uint8))
         start += tensor.nbytes
     return Bucket(pieces, data.numpy())
+
+
+def _read(data: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes as numbers: a view, where their place in memory fits the numbers' size."""
+    return (data if data.storage_offset() % dtype.itemsize == 0 else data.clone()).view(dtype)
