@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Policy,
         ResourcePool,
         RewardModel,
+        RolloutSpec,
         WorkerGroup,
         adamw,
         critic,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
         policy,
         refill,
         reward_model,
+        server,
+        vllm,
     )
     from dagrl.graph.progress import Progress
 
@@ -37,7 +40,8 @@ _HOMES = {
     "data.metrics": ("Max", "Mean", "Metrics", "Min", "Sum"),
     "graph": (
         "Critic", "Edge", "LossColumns", "LossTerms", "ModelSpec", "Pipeline", "Policy", "ResourcePool", "RewardModel",
-        "WorkerGroup", "adamw", "critic", "loss", "node", "policy", "refill", "reward_model",
+        "RolloutSpec", "WorkerGroup", "adamw", "critic", "loss", "node", "policy", "refill", "reward_model",
+        "server", "vllm",
     ),
     "graph.progress": ("Progress",),
 }  # fmt: skip
@@ -59,6 +63,7 @@ __all__ = [
     "Progress",
     "ResourcePool",
     "RewardModel",
+    "RolloutSpec",
     "Sum",
     "WorkerGroup",
     "__version__",
@@ -69,6 +74,8 @@ __all__ = [
     "policy",
     "refill",
     "reward_model",
+    "server",
+    "vllm",
 ]
 
 

@@ -161,6 +161,10 @@ class TrainingError(DagrlError):
     """Training cannot go on: a gradient that is not finite, weights that do not load."""
 
 
+class EngineError(DagrlError):
+    """A rollout engine that cannot do what it was asked: it sleeps, is dead, or was given another model's weights."""
+
+
 class CheckpointError(DagrlError):
     """A checkpoint that is damaged, or does not hold what the run needs."""
 

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 
-from dagrl.compiler.plan import FreeOp, Input, LoopOp, Plan, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, Input, LoopOp, PhaseOp, Plan, RunOp, SyncOp
 from dagrl.errors import counted
 
 #: What a model is for, where it is no policy.
 _ROLES = {"Policy": "", "Critic": "critic, ", "RewardModel": "reward model, "}
 #: How the processes of a group hold its model; one process has nothing to say.
 _PARALLEL = {"none": "", "replicate": ", whole in each process (replicate)", "fsdp": ", a share in each process (fsdp)"}
+
+#: What phase ops do, and how deep an engine sleeps.
+_PHASES = {"sleep": "sleep: the rollout engine", "wake_weights": "wake the weights", "wake_kv": "wake the KV cache"}
+_LEVELS = {1: ", its weights are kept", 2: ", its weights are dropped"}
 
 #: What the functions over whole mini-batches cost.
 _FORWARD = {
@@ -37,9 +41,10 @@ def _head(plan: Plan) -> Iterator[str]:
     processes = counted(count, "process", "processes")
     yield f"pipeline {plan.pipeline} on the {plan.machine.executor} executor, {processes}"
     for group in plan.groups:
-        trains = "trained" if group.trains else "frozen"
+        trains = "trained" if group.trains else "frozen" if group.follows is None else f"follows {group.follows}"
         kind = f"{group.model}, {_ROLES[group.role]}{group.precision}, {trains}"
-        yield f"  group {group.name}: {kind}, pool {group.pool}{_PARALLEL[group.parallel]}"
+        rollout = "" if group.rollout == "none" else f", rollout {group.rollout}"
+        yield f"  group {group.name}: {kind}, pool {group.pool}{_PARALLEL[group.parallel]}{rollout}"
 
 
 def _ops(plan: Plan) -> Iterator[str]:
@@ -51,7 +56,10 @@ def _ops(plan: Plan) -> Iterator[str]:
                 yield from _run_lines(number, op)
             case SyncOp():
                 number += 1
-                yield f"{number:>3}  sync {op.group}: rollout weights become {_version(op.version)}"
+                source = "" if op.is_own else f" from {op.source}"
+                yield f"{number:>3}  sync {op.group}{source}: rollout weights become {_version(op.version)}"
+            case PhaseOp():
+                yield f"       phase   {_PHASES[op.action]} of {op.group}{_LEVELS[op.level] if op.action == 'sleep' else ''}"
             case FreeOp():
                 yield f"       free    {', '.join(op.columns)}"
             case LoopOp():

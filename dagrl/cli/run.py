@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from dagrl.cli.machine import Kind, machine_of
-from dagrl.cli.options import EXECUTOR, FILE, SET
+from dagrl.cli.options import EXECUTOR, FILE, SET, StepNumbers
 from dagrl.cli.output import say, warn
 from dagrl.cli.run_facts import info_of
 from dagrl.cli.stopped import cause, exit_code, resume_command
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     "--resume", type=click.Choice(["never", "auto"]), default="never", show_default=True,
     help="auto: go on in --out from its newest checkpoint, or start where there is none.",
 )  # fmt: skip
+@click.option(
+    "--profile", type=StepNumbers(), default=(), metavar="STEPS",
+    help="Steps of which every process writes a trace of torch's profiler, such as 2,3 or 5-8.",
+)  # fmt: skip
 @UI
 @click.pass_context
 def run(
@@ -58,6 +62,7 @@ def run(
     save_every: int,
     keep: int,
     resume: Literal["never", "auto"],
+    profile: tuple[int, ...],
     ui: Mode | None,
 ) -> None:
     """Train with the pipeline in FILE."""
@@ -105,6 +110,7 @@ def run(
                     on_start=ui_of_run.started,
                     on_event=ui_of_run.listen,
                     between_steps=ui_of_run.between_steps,
+                    profile=profile,
                 )
             finally:
                 runtime.close()

@@ -10,8 +10,8 @@ import signal
 import click
 from click.core import ParameterSource
 
-#: Options of the run that the command to go on gives itself.
-_OWN = frozenset({"file", "out", "resume"})
+#: Options of the run that the command to go on gives itself, or that are for steps which may be done.
+_OWN = frozenset({"file", "out", "resume", "profile"})
 
 
 def resume_command(context: click.Context, file: str, folder: str) -> str:

@@ -10,14 +10,16 @@ if TYPE_CHECKING:
     from dagrl.compiler.before_run import check_before_run
     from dagrl.compiler.compile import compile_pipelines
     from dagrl.compiler.machine import LOCAL, Machine
-    from dagrl.compiler.plan import FreeOp, Input, LoopOp, Op, Plan, RunOp, SyncOp, plan_from_dict
+    from dagrl.compiler.plan import FreeOp, Input, LoopOp, Op, PhaseOp, Plan, RunOp, SyncOp, plan_from_dict
 
 _HOME_OF = {
     "check_before_run": "before_run",
     "compile_pipelines": "compile",
     "LOCAL": "machine",
     "Machine": "machine",
-    **dict.fromkeys(("FreeOp", "Input", "LoopOp", "Op", "Plan", "RunOp", "SyncOp", "plan_from_dict"), "plan"),
+    **dict.fromkeys(
+        ("FreeOp", "Input", "LoopOp", "Op", "PhaseOp", "Plan", "RunOp", "SyncOp", "plan_from_dict"), "plan"
+    ),
 }
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "LoopOp",
     "Machine",
     "Op",
+    "PhaseOp",
     "Plan",
     "RunOp",
     "SyncOp",

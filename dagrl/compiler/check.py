@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from dagrl.compiler.check_columns import column_problems
+from dagrl.compiler.check_follows import follow_problems
 from dagrl.compiler.check_loops import loop_problems
 from dagrl.compiler.check_refusals import refusal_problems
 from dagrl.compiler.check_resources import resource_problems
@@ -26,7 +27,7 @@ def pipeline_problems(pipeline: Pipeline, rows: Rows, *, is_step: bool) -> list[
 
 def problems_so_far(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -> list[Problem]:
     """What is wrong with the pipelines of a ``build`` that failed, whatever calls it would still have made."""
-    problems = resource_problems(worker_groups(pipelines), machine)
+    problems = [*resource_problems(worker_groups(pipelines), machine), *follow_problems(pipelines)]
     for pipeline in pipelines:
         problems += [*_knob_problems(pipeline), *_call_problems(pipeline, symbolic_rows(pipeline), is_step=False)]
         problems += _dead_calls(pipeline) if pipeline.calls and pipeline.is_complete else ()

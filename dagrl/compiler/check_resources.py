@@ -11,6 +11,7 @@ from dagrl.graph.contract import Option
 from dagrl.graph.models import head_fault, model_fault
 from dagrl.graph.options import option_problems, type_fault
 from dagrl.graph.roles import Critic, Policy
+from dagrl.graph.rollouts import RolloutSpec
 from dagrl.graph.specs import AdamW, ModelSpec, ResourcePool, WorkerGroup
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def resource_problems(groups: Sequence[WorkerGroup], machine: Machine) -> list[P
     problems += of_pools or _crowded(pools, machine)
     for group in dict.fromkeys(groups):
         problems += _model_problems(group.model)
+        problems += _rollout_problems(group, machine)
     return problems
 
 
@@ -82,6 +84,43 @@ def _model_problems(model: ModelSpec) -> Iterator[Problem]:
         yield Problem(fault[0], model.at, fix=fault[1])
     if model.optimizer is not None:
         yield from _optimizer_problems(model.optimizer, model.at)
+
+
+def _rollout_problems(group: WorkerGroup, machine: Machine) -> Iterator[Problem]:
+    """What is wrong with the engine of a group that generates, or could."""
+    rollout = group.model.rollout
+    if not isinstance(rollout, RolloutSpec):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return  # it is among the model's fields of another type
+    problems = _type_problems(rollout.engine, rollout, rollout.at)
+    if problems:
+        yield from problems
+        return
+    limits: tuple[tuple[str, bool, str], ...] = (
+        ("tensor_parallel", rollout.tensor_parallel >= 1, "a number of processes, at least 1"),
+        ("kv_cache_gib", 0 < rollout.kv_cache_gib < inf, "a finite number of GiB above 0"),
+        ("max_model_len", rollout.max_model_len is None or rollout.max_model_len > 1, "at least 2 tokens, or None"),
+    )
+    faults = [(name, wanted) for name, fine, wanted in limits if not fine]
+    for name, wanted in faults:
+        yield Problem(f"`vllm` got {name}={getattr(rollout, name)!r}.", rollout.at, fix=f"`{name}` is {wanted}")
+    if rollout.engine == "server" and not rollout.urls:
+        yield Problem("`server` got no urls.", rollout.at, fix='give addresses, e.g. `["http://host:8000/v1"]`')
+    if not faults:
+        yield from _uneven_engines(group, machine)
+
+
+def _uneven_engines(group: WorkerGroup, machine: Machine) -> Iterator[Problem]:
+    """Engines over several processes that a group does not have, or has no whole number of on each node."""
+    wanted, sizes = group.model.rollout.tensor_parallel, machine.process_on_nodes_of(group.pool)
+    if all(size % wanted == 0 for size in sizes):
+        return
+    have = " + ".join(map(str, sizes))
+    what = (
+        f"`vllm` got tensor_parallel={wanted}, but worker group `{group.name}` has "
+        f"{counted(sum(sizes), 'process', 'processes')}{f' ({have} by node)' if len(sizes) > 1 else ''}."
+    )
+    fix = "give a number that divides the processes of each node, or the pool more processes"
+    yield Problem(what, group.model.rollout.at, fix=fix)
 
 
 def _type_problems(owner: str, spec: "DataclassInstance", at: Location) -> list[Problem]:

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 
 from dagrl.compiler.alias import alias
+from dagrl.compiler.canary import canaries
 from dagrl.compiler.check import in_file_order, pipeline_problems, worker_groups
+from dagrl.compiler.check_follows import follow_problems
 from dagrl.compiler.check_resources import resource_problems
 from dagrl.compiler.machine import LOCAL, Machine
 from dagrl.compiler.parallel import parallel_strategy
+from dagrl.compiler.phases import sleeping_groups
 from dagrl.compiler.place import place
 from dagrl.compiler.plan import GroupPlan, Plan, PoolPlan
 from dagrl.compiler.prune import prune
@@ -30,29 +33,37 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
         for number, pipeline in enumerate(pipelines)
     }
     problems = [problem for of_one in found.values() for problem in of_one]
-    problems += [*_name_clashes(pipelines), *resource_problems(groups, machine)]
+    problems += [*_name_clashes(pipelines), *resource_problems(groups, machine), *follow_problems(pipelines)]
     if problems:
         faulty = dict.fromkeys(pipeline.name for pipeline in pipelines if found[pipeline])
         raise CompileError(in_file_order(problems), ",".join(faulty) or pipelines[0].name)
     rollout_groups = _rollout_groups(pipelines)
-    return tuple(_plan(pipeline, rows[pipeline], machine, rollout_groups) for pipeline in pipelines)
+    sleeping = sleeping_groups(pipelines, rollout_groups)
+    return tuple(_plan(pipeline, rows[pipeline], machine, rollout_groups, sleeping) for pipeline in pipelines)
 
 
-def _rollout_groups(pipelines: Sequence[Pipeline]) -> frozenset[str]:
-    """The groups that generate somewhere in the run."""
+def _rollout_groups(pipelines: Sequence[Pipeline]) -> tuple[WorkerGroup, ...]:
+    """The groups that generate somewhere in the run, by name."""
     calls = (call for pipeline in pipelines for call in pipeline.calls)
-    return frozenset(call.group.name for call in calls if call.group and call.contract.needs == "rollout")
+    found = {call.group.name: call.group for call in calls if call.group and call.contract.needs == "rollout"}
+    return tuple(found[name] for name in sorted(found))
 
 
-def _plan(pipeline: Pipeline, rows: Rows, machine: Machine, rollout_groups: frozenset[str]) -> Plan:
+def _plan(
+    pipeline: Pipeline,
+    rows: Rows,
+    machine: Machine,
+    rollout_groups: Sequence[WorkerGroup],
+    sleeping: Sequence[WorkerGroup],
+) -> Plan:
     pruned = prune(pipeline, rows)
     live, aliases = alias(pipeline, rows, pruned)
     return Plan(
         pipeline=pipeline.name,
         machine=machine,
         pools=_pool_plans(live.calls, machine),
-        groups=_group_plans(live.calls, machine),
-        ops=schedule(rows, live, aliases, rollout_groups, pipeline.loops),
+        groups=_group_plans(live.calls, machine, rollout_groups),
+        ops=schedule(rows, live, aliases, canaries(pipeline, live), rollout_groups, sleeping, pipeline.loops),
         pruned=pruned.pruned,
         aliased=aliases.aliased,
         kept=aliases.kept,
@@ -66,7 +77,9 @@ def _pool_plans(calls: Sequence[Call], machine: Machine) -> tuple[PoolPlan, ...]
     return tuple(PoolPlan(name, known.get(name, (1,))) for name in names)
 
 
-def _group_plans(calls: Sequence[Call], machine: Machine) -> tuple[GroupPlan, ...]:
+def _group_plans(
+    calls: Sequence[Call], machine: Machine, rollout_groups: Sequence[WorkerGroup]
+) -> tuple[GroupPlan, ...]:
     groups: dict[str, WorkerGroup] = {call.group.name: call.group for call in calls if call.group is not None}
     return tuple(
         GroupPlan(
@@ -77,6 +90,8 @@ def _group_plans(calls: Sequence[Call], machine: Machine) -> tuple[GroupPlan, ..
             precision=group.model.precision,
             parallel=parallel_strategy(group, machine),
             role=group.model.role.__name__,
+            rollout=group.model.rollout.engine if group in rollout_groups else "none",
+            follows=group.follows.name if group.follows is not None else None,
         )
         for group in groups.values()
     )

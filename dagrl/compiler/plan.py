@@ -21,6 +21,14 @@ class Input:
 
 
 @dataclass(frozen=True)
+class CanaryPlan:
+    """How far, in nats, the log-probs of the worker group that has drawn an update's rows may be from the trainer's."""
+
+    rollout: str
+    tolerance: float
+
+
+@dataclass(frozen=True)
 class RunOp:
     """Run one call.
 
@@ -28,7 +36,7 @@ class RunOp:
     step before it; ``filters``, calls or loops, decide its rows; ``writes`` are the columns kept for readers;
     ``aliases`` maps a column that a loss reads to the engine output that stands in for it. ``prepares`` are the loss
     terms that compute something over each whole mini-batch first, and ``prepare_forward`` says whether that takes a
-    forward pass.
+    forward pass. A ``canary`` is that of an update whose rows were drawn from the weights that it begins with.
     """
 
     id: str
@@ -50,11 +58,15 @@ class RunOp:
     kind: str = "run"
     prepares: tuple[str, ...] = ()
     prepare_forward: bool = False
+    canary: CanaryPlan | None = None
 
 
 @dataclass(frozen=True)
 class SyncOp:
-    """Bring the group's rollout weights to ``version``."""
+    """Bring the group's rollout weights to ``version`` of ``source``: the group itself, or the one that it follows.
+
+    ``source_pool`` are the processes that hold those weights; they and those of ``pool`` take part.
+    """
 
     id: str
     pool: str
@@ -62,6 +74,34 @@ class SyncOp:
     version: int
     after: tuple[str, ...]
     kind: str = "sync"
+    source: str = ""
+    source_pool: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the weights are the group's own."""
+        return self.source in ("", self.group)
+
+
+#: What a phase op does with a group's rollout engine.
+Action = Literal["sleep", "wake_weights", "wake_kv"]
+
+
+@dataclass(frozen=True)
+class PhaseOp:
+    """Have the rollout engine of a group sleep, so that training has its memory, or wake its weights or KV cache.
+
+    ``level`` is how deep it sleeps: at 1 it keeps its weights outside the accelerator, at 2 it drops them, since a sync
+    brings new ones before it generates.
+    """
+
+    id: str
+    pool: str
+    group: str
+    action: Action
+    after: tuple[str, ...]
+    kind: str = "phase"
+    level: int = 1
 
 
 @dataclass(frozen=True)
@@ -101,14 +141,16 @@ class LoopOp:
         return tuple(op.id for op in self.ops if op.id not in awaited)
 
 
-Op = RunOp | SyncOp | FreeOp | LoopOp
+Op = RunOp | SyncOp | PhaseOp | FreeOp | LoopOp
 
 
 @dataclass(frozen=True)
 class GroupPlan:
     """A worker group that the step uses; ``parallel`` is how its processes hold the model: none if there is one.
 
-    ``role`` is what its workers are: a Policy, a Critic, a RewardModel.
+    ``role`` is what its workers are: a Policy, a Critic, a RewardModel. ``rollout`` is the engine that draws its
+    responses: none if it does not generate. ``follows`` is the group whose trained weights it generates from, where
+    that is another.
     """
 
     name: str
@@ -118,6 +160,8 @@ class GroupPlan:
     precision: str
     parallel: Literal["none", "replicate", "fsdp"] = "none"
     role: str = "Policy"
+    rollout: str = "none"
+    follows: str | None = None
 
 
 @dataclass(frozen=True)
@@ -191,9 +235,12 @@ def _op_from_dict(data: Mapping[str, Any]) -> Op:
     fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
     if data["kind"] == "run":
         fields["reads"] = tuple(Input(**read) for read in data["reads"])
+        if data.get("canary") is not None:  # a plan of an earlier version says nothing of it
+            fields["canary"] = CanaryPlan(**data["canary"])
         return RunOp(**fields)
     if data["kind"] == "loop":
         inner = (_op_from_dict(op) for op in data["ops"])
         fields["ops"] = tuple(op for op in inner if isinstance(op, RunOp))
         return LoopOp(**fields)
-    return SyncOp(**fields) if data["kind"] == "sync" else FreeOp(**fields)
+    kinds: dict[str, type[SyncOp | PhaseOp | FreeOp]] = {"sync": SyncOp, "phase": PhaseOp, "free": FreeOp}
+    return kinds[data["kind"]](**fields)

@@ -1,61 +1,97 @@
 """Schedule pass: ops with explicit dependencies, in program order; weight syncs and frees where they fall due."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dagrl.compiler.alias import Aliases
 from dagrl.compiler.loops import outside_readers, with_loops
+from dagrl.compiler.phases import with_phases
 from dagrl.compiler.place import place
-from dagrl.compiler.plan import FreeOp, Input, Op, RunOp, SyncOp
+from dagrl.compiler.plan import CanaryPlan, FreeOp, Input, Op, RunOp, SyncOp
 from dagrl.compiler.prune import Liveness
 from dagrl.compiler.rows import Rows, RowSet
 from dagrl.errors import short_place
 from dagrl.graph.hooks import reads_forward
 from dagrl.graph.losses import LossTerms
 from dagrl.graph.pipeline import Call, Origin, Refill
+from dagrl.graph.specs import WorkerGroup
 
 
 def schedule(
-    rows: Rows, live: Liveness, aliases: Aliases, rollout_groups: frozenset[str], loops: Mapping[str, Refill]
+    rows: Rows,
+    live: Liveness,
+    aliases: Aliases,
+    canaries: Mapping[str, CanaryPlan],
+    rollout_groups: Sequence[WorkerGroup],
+    sleeping: Sequence[WorkerGroup],
+    loops: Mapping[str, Refill],
 ) -> tuple[Op, ...]:
     """The ops of one step; those of each `refill` block of ``loops`` are one.
 
     Around a mutating call program order holds on its group: calls above it read the old weights, calls
-    below it the new ones. ``rollout_groups`` generate somewhere in the run, so a mutation is followed by a sync.
+    below it the new ones. ``rollout_groups`` generate somewhere in the run, so a mutation is followed by a sync of
+    each of them that generates from these weights: the group itself, and those that follow it. Those of
+    them that are ``sleeping`` while others train switch phases.
     """
     ops: list[Op] = []
     pools = place(live.calls)
     latest: dict[str, _Weights] = {}
     for call in live.calls:
-        weights = latest.setdefault(call.group.name, _Weights()) if call.group else None
+        weights = latest.setdefault(call.group.leader.name, _Weights()) if call.group else None
         run = _run_op(rows[call.name].read, live, aliases, call, weights, pools[call.name])
+        run = replace(run, canary=canaries.get(call.name))
         ops.append(run)
         if weights is None or call.group is None:
             continue
-        weights.users.append(run.id)
+        weights.used(call.group, run.id)
         if call.contract.mutates:
             weights.mutated(run.id)
-            if call.group.name in rollout_groups:
-                group, version = call.group.name, weights.version
-                sync = SyncOp(f"sync:{group}@v+{version}", run.pool, group, version, (run.id,))
-                ops.append(sync)
-                weights.synced = sync.id
-    return _with_frees(live, with_loops(ops, live, loops))
+            ops += weights.syncs([group for group in rollout_groups if group.leader == call.group], run.id)
+    return _with_frees(live, with_phases(with_loops(ops, live, loops), sleeping))
 
 
 class _Weights:
-    """The weights of one group as the schedule walks down the calls."""
+    """The weights of one group, and of those that follow it, as the schedule walks down the calls."""
 
     def __init__(self) -> None:
         self.version = 0
         self.changed_by: str | None = None
-        self.synced: str | None = None
-        self.users: list[str] = []
+        #: The last sync of each group; those that read the weights as they are, and who uses a follower's copy.
+        self.synced: dict[str, str] = {}
+        self.readers: list[str] = []
+        self.copies: dict[str, list[str]] = {}
+
+    def used(self, group: WorkerGroup, op: str) -> None:
+        """A call that the weights must not change under; a follower's has those of its last sync for itself."""
+        users = self.readers if group.follows is None else self.copies.setdefault(group.name, [])
+        users.append(op)
 
     def mutated(self, op: str) -> None:
         self.version += 1
         self.changed_by = op
-        self.synced = None
-        self.users = []
+        self.readers = []
+
+    def syncs(self, groups: Sequence[WorkerGroup], changed_by: str) -> list[SyncOp]:
+        """One for each of the groups, after what reads the copy that it replaces."""
+        ops = [self._sync(group, changed_by) for group in groups]
+        self.readers += [op.id for op in ops]
+        return ops
+
+    def _sync(self, group: WorkerGroup, changed_by: str) -> SyncOp:
+        name, source = group.name, group.leader
+        after = [changed_by, *self.copies.pop(name, [])]
+        if group.follows is not None and name in self.synced:
+            after.append(self.synced[name])
+        self.synced[name] = f"sync:{name}@v+{self.version}"
+        return SyncOp(
+            self.synced[name],
+            group.pool.name,
+            name,
+            self.version,
+            tuple(dict.fromkeys(after)),
+            source=source.name,
+            source_pool=source.pool.name,
+        )
 
 
 def _run_op(rows: RowSet, live: Liveness, aliases: Aliases, call: Call, weights: _Weights | None, pool: str) -> RunOp:
@@ -96,9 +132,9 @@ def _run_op(rows: RowSet, live: Liveness, aliases: Aliases, call: Call, weights:
 
 def _weight_dependencies(call: Call, weights: _Weights) -> list[str]:
     if call.contract.mutates:
-        return [*weights.users, *filter(None, [weights.changed_by, weights.synced])]
-    if call.contract.needs == "rollout" and weights.synced is not None:
-        return [weights.synced]
+        return [*weights.readers, *filter(None, [weights.changed_by])]
+    if call.contract.needs == "rollout" and call.group is not None and call.group.name in weights.synced:
+        return [weights.synced[call.group.name]]
     return [weights.changed_by] if weights.changed_by is not None else []
 
 
@@ -114,9 +150,11 @@ def _with_frees(live: Liveness, ops: list[Op]) -> tuple[Op, ...]:
             readers = outside_readers(live, Origin(call.name, column))
             by_readers.setdefault(readers, []).append(f"{call.name}.{column}")
     done: list[Op] = []
+    names: set[str] = set()
     for op in ops:
         done.append(op)
+        names.add(op.id)
         for readers, columns in by_readers.items():
-            if readers and readers[-1] == op.id:
+            if op.id in readers and names.issuperset(readers):
                 done.append(FreeOp(f"free:{'+'.join(readers)}", tuple(columns), readers))
     return tuple(done)

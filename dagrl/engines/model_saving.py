@@ -46,6 +46,15 @@ def save_model(
         complete.rename(folder)
 
 
+def save_configs(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, dtype: torch.dtype
+) -> None:
+    """Write what a Hugging Face folder has beside its weights into a folder that is there."""
+    with quiet():
+        _write_configs(model, dtype, folder)
+        tokenizer.save_pretrained(folder)
+
+
 @torch.no_grad()
 def _cast(model: PreTrainedModel, dtype: torch.dtype, *, keep: bool) -> dict[str, Tensor]:
     """The weights in ``dtype``; tied ones stay one tensor, or the file would hold them twice.

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from dagrl.data.metrics import Mean, Metric, Metrics, Sum, merge_all
+from dagrl.data.metrics import Mean, Metrics, Sum, merge_all
+from dagrl.engines.canary import GapMeter
 from dagrl.engines.gradients import add_up_gradients, clip_gradients, global_norm
 from dagrl.engines.loss_terms import joined, loss_columns, sum_of_terms
 from dagrl.engines.parallel import DataParallel
@@ -24,7 +25,6 @@ from dagrl.graph.progress import Progress, progress_heard
 from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import AdamW
 from dagrl.ops.aggregate import Denominators, aggregate
-from dagrl.ops.masks import max_metric, mean_metric
 from dagrl.ops.minibatches import mini_batches
 from dagrl.ops.random import hash_ids
 
@@ -137,13 +137,14 @@ class Trainer:
             return Metrics({f"{self._role}/empty_mini_batches": Sum(self._count)})
         self._optimizer.zero_grad(set_to_none=True)
         metrics, loss = Metrics(), 0.0
+        meter = GapMeter() if number == 0 and rows.rollout_logprobs is not None else None
         passes = [
             micro for micro in self.scorer.micro_batches(rows.tokens, plan.micro_batch_size) if bool(mask[micro].any())
         ]
         rows, ahead = self._prepared(rows, plan, passes, number)
         missing = self.scorer.missing_passes(len(passes))
         for micro in passes:
-            part, share = self._backward(rows.take(micro), plan, denominators, ahead, first=number == 0)
+            part, share = self._backward(rows.take(micro), plan, denominators, ahead, meter)
             metrics, loss = metrics.merge(part), loss + share
             progress.advance(micro.stop - micro.start)
         for _ in range(missing):
@@ -151,6 +152,8 @@ class Trainer:
         if self._parallel.replicated:
             add_up_gradients(self._parameters, self._parallel)
         norm = self._clipped_norm(plan.step)
+        if meter is not None and plan.canary is not None:
+            meter.require_small(plan.canary, plan.step, self._parallel)
         self._optimizer.step()
         own = {
             f"{self._role}/loss": Mean(loss, self._count),
@@ -218,9 +221,9 @@ class Trainer:
         return _Pass(cut, mask, outputs, columns, projected)
 
     def _backward(
-        self, rows: _Rows, plan: UpdatePlan, denominators: Denominators, ahead: _Pass | None, *, first: bool
+        self, rows: _Rows, plan: UpdatePlan, denominators: Denominators, ahead: _Pass | None, meter: GapMeter | None
     ) -> tuple[Metrics, float]:
-        """Add the gradient of one micro-batch; its metrics, and its share of the mini-batch's loss."""
+        """Add the gradient of one micro-batch, and its gap to the meter; its metrics and its share of the loss."""
         cut, mask, outputs, columns, projected = ahead or self._forward(rows, plan)
         aliased = {column: outputs[output].detach() for column, output in plan.aliases.items()}
         prepared = {
@@ -232,9 +235,9 @@ class Trainer:
         loss = aggregate(losses, mask, plan.loss_agg_mode, denominators, norm_length=plan.norm_length)
         loss.backward()
         observed = self.scorer.observed(outputs, mask)
-        if first and rows.rollout_logprobs is not None:
+        if meter is not None and rows.rollout_logprobs is not None:
             rollout = cut.apply(rows.rollout_logprobs, ("T",)).to(mask.device)
-            observed |= _gap(outputs["new_logprobs"].detach(), rollout, mask)
+            observed |= meter.add(outputs["new_logprobs"].detach(), rollout, mask)
         return joined(metrics, observed), float(loss.detach())
 
     def _clipped_norm(self, step: int) -> float:
@@ -293,9 +296,3 @@ def _spread(names: Sequence[str], mask: Tensor, passes: Sequence[slice], ahead: 
     for name, values in ahead.outputs.items() if ahead is not None else ():
         whole[name][passes[0], : values.shape[1]] = values.detach().to(mask.device)
     return whole
-
-
-def _gap(trainer: Tensor, rollout: Tensor, mask: Tensor) -> dict[str, Metric]:
-    """How far the rollout engine's log-probs are from the trainer's, in nats."""
-    gap = (trainer - rollout).abs()
-    return {"rollout/logprob_gap": mean_metric(gap, mask), "rollout/logprob_gap_max": max_metric(gap, mask)}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from dagrl.compiler import Machine
+from dagrl.compiler import Machine, SyncOp
 from dagrl.data.metrics import Metrics
 from dagrl.executor.events import Event, Listener
 from dagrl.executor.layout import Draw, SourceRows, no_more_rows
 from dagrl.executor.placement import Site
-from dagrl.executor.process_sets import ProcessSet
+from dagrl.executor.process_sets import Pending, ProcessSet
 from dagrl.executor.walk import Walk
+from dagrl.executor.weight_sync import Transfer, start_sync
 from dagrl.storage.checkpoints import PartRecord
 from dagrl.workers.deployment import Planned
 from dagrl.workers.node_states import NODES, read_node_states, write_node_states
@@ -36,6 +37,7 @@ class Executor:
             for call in one.pipeline.calls
             if call.group is not None
         }
+        self._follows = tuple(_follow_syncs(planned))
         self.states: dict[str, dict[str, Any]] = {
             one.pipeline.name: {call.name: call.state for call in one.pipeline.calls if call.contract.state is not None}
             for one in planned
@@ -54,6 +56,14 @@ class Executor:
         """Write the trained model of a group in Hugging Face format."""
         self._call(self.site.by_pool[self._pools[group]], "export", group, url)
 
+    def start_profile(self) -> None:
+        """Begin a trace of every process."""
+        self._on_all("start_profile")
+
+    def stop_profile(self, folder_url: str) -> None:
+        """End the traces, and have each process write its own into the folder, as ``POOL-RANK.json.gz``."""
+        self._on_all("stop_profile", folder_url)
+
     def save_state(self, folder_url: str) -> list[PartRecord]:
         """Write what a resumed run needs of workers, nodes and random generators."""
         parts = [
@@ -63,18 +73,31 @@ class Executor:
 
     def load_state(self, open_part: OpenPart, names: Sequence[str]) -> None:
         """Bring everything to what was saved."""
-        for on in self.site.sets:
-            self._call(on, "load_state", open_part, names)
+        self._on_all("load_state", open_part, names)
+        for op in self._follows:
+            self._wait(start_sync(self.site, op))
         self.states |= read_node_states(open_part(NODES), self.states)
 
     def _call(self, on: ProcessSet, method: str, *arguments: Any) -> list[Any]:
         """Call a method on all ranks alike; what each of them returned."""
         pending = on.call(method, [arguments] * on.size)
+        self._done(on, pending, pending, method)
+        return pending.results()
+
+    def _on_all(self, method: str, *arguments: Any) -> None:
+        for on in self.site.sets:
+            self._call(on, method, *arguments)
+
+    def _wait(self, transfer: Transfer) -> None:
+        """Until a sync that stands in no plan is over."""
+        self._done(transfer.sets[-1], transfer.taking, transfer.giving or transfer.taking, "load_state")
+        transfer.results()
+
+    def _done(self, on: ProcessSet, pending: Pending, late: Pending, method: str) -> None:
         if on.first_done([pending], self.site.deadline) is None:
-            error = pending.expire(self.site.deadline)
+            error = late.expire(self.site.deadline)
             error.add_note(f"in `{method}`")
             raise error
-        return pending.results()
 
     def subscribe(self, listener: Listener) -> None:
         """Have every event from now on handed to ``listener``."""
@@ -89,6 +112,15 @@ class Executor:
         """End every process that was started, and what nodes have started in them."""
         for on in self.site.sets:
             on.close()
+
+
+def _follow_syncs(planned: Sequence[Planned]) -> Iterator[SyncOp]:
+    """What brings every group that follows another to the weights of that one, where both are there."""
+    groups = {group.name: group for one in planned for group in one.plan.groups}
+    for group in groups.values():
+        if group.follows is not None and group.follows in groups:
+            pool, source = group.pool, groups[group.follows]
+            yield SyncOp(f"sync:{group.name}", pool, group.name, 0, (), source=source.name, source_pool=source.pool)
 
 
 class Runtime(Protocol):

@@ -147,6 +147,18 @@ class WeightsSynced(Event):
 
 
 @dataclass(frozen=True)
+class PhaseSwitched(Event):
+    """The rollout engine of a group has gone to sleep, or a part of it has woken: the ``action`` of a phase op."""
+
+    pipeline: str
+    step: int
+    op: str
+    group: str
+    action: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class ColumnsFreed(Event):
     """Columns that nobody reads any more are gone."""
 

@@ -19,6 +19,7 @@ from dagrl.controller.ray_group import RayWorkerGroup
 from dagrl.controller.ray_pool import RayResourcePool
 from dagrl.controller.session import start_ray
 from dagrl.controller.shipping import ship_user_modules
+from dagrl.engines.weight_buckets import ArrivedWeights, Bucket
 from dagrl.errors import DagrlError, NodeError, UserError, WorkerError, WorkerTimeoutError
 from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.process_sets import Pending, RankProgress
@@ -57,9 +58,14 @@ class RayNodeHost(NodeHost):
                 raise
             return None if report is None else replace(report, printed=_end_of(console))
 
-    def put(self, shard: Shard) -> Any:
-        """A reference to the shard; the executor never sees what is in it."""
+    def put(self, shard: Shard | Bucket) -> Any:
+        """A reference to the shard or bucket; the executor never sees what is in it."""
         return ray.put(shard)
+
+    def arrived_weights(self, handle: Any) -> ArrivedWeights:
+        """The weights behind the references that another process has returned; one bucket is mapped at a time."""
+        published = ray.get(handle)
+        return ArrivedWeights(published.layout, (ray.get(reference) for reference in published.buckets))
 
     def get(self, handle: Any, part: int) -> Shard:
         """The shard behind the reference that another process has returned."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from dagrl.compiler.plan import FreeOp, LoopOp, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, LoopOp, PhaseOp, RunOp, SyncOp
 from dagrl.data.reported import RankMemory
 from dagrl.executor.events import (
     ColumnsFreed,
@@ -16,6 +16,7 @@ from dagrl.executor.events import (
     OpPrinted,
     OpProgressed,
     OpStarted,
+    PhaseSwitched,
     RoundStarted,
     RowsSampled,
     WeightsSynced,
@@ -73,13 +74,17 @@ class Teller:
             )
         )
 
-    def failed(self, op: RunOp | SyncOp, error: Exception) -> None:
+    def failed(self, op: RunOp | SyncOp | PhaseOp, error: Exception) -> None:
         """The op raised."""
         self._emit(OpFailed(time.time(), *self._walk, op.id, f"{type(error).__name__}: {error}"))
 
     def synced(self, op: SyncOp, seconds: float) -> None:
         """Rollout weights are the trained ones."""
         self._emit(WeightsSynced(time.time(), *self._walk, op.group, seconds))
+
+    def switched(self, op: PhaseOp, seconds: float) -> None:
+        """A rollout engine sleeps or is awake."""
+        self._emit(PhaseSwitched(time.time(), *self._walk, op.id, op.group, op.action, seconds))
 
     def freed(self, op: FreeOp, num_bytes: int) -> None:
         """Columns are gone."""

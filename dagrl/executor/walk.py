@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dagrl.compiler.plan import FreeOp, LoopOp, Op, RunOp, SyncOp
+from dagrl.compiler.plan import FreeOp, LoopOp, Op, PhaseOp, RunOp, SyncOp
 from dagrl.data.metrics import Metrics, Sum, merge_all
 from dagrl.errors import WorkerError
 from dagrl.executor.events import Listener
@@ -18,6 +18,7 @@ from dagrl.executor.placement import Placement, Site
 from dagrl.executor.process_sets import Pending, ProcessSet
 from dagrl.executor.rounds import Rounds
 from dagrl.executor.telling import Teller
+from dagrl.executor.weight_sync import Transfer, start_sync
 from dagrl.graph.pipeline import Call
 from dagrl.workers.deployment import Planned
 from dagrl.workers.frames import Rows
@@ -30,12 +31,19 @@ _PROGRESS_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class _Running:
-    op: RunOp | SyncOp
+    op: RunOp | SyncOp | PhaseOp
     on: ProcessSet
     pending: Pending
     layout: Layout
     started: float
     sent_bytes: int = 0
+    transfer: Transfer | None = None
+
+    def results(self) -> list[Any]:
+        """What each rank returned."""
+        if self.transfer is not None:
+            self.transfer.results()
+        return self.pending.results()
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,8 @@ class Walk:
                     self._start_call(op, self.pipeline.call(op.call))
                 case SyncOp():
                     self._start_sync(op)
+                case PhaseOp():
+                    self._start_phase(op)
                 case FreeOp():
                     self._start_free(op)
                 case LoopOp():
@@ -107,7 +117,9 @@ class Walk:
     def _can_start(self, op: Op) -> bool:
         if not self._done.issuperset(op.after):
             return False
-        return isinstance(op, FreeOp | LoopOp) or self.site.by_pool[op.pool].name not in self._running
+        pools = () if isinstance(op, FreeOp | LoopOp) else (op.pool,)
+        pools += (op.source_pool,) if isinstance(op, SyncOp) and op.source_pool else ()
+        return all(self.site.by_pool[pool].name not in self._running for pool in pools)
 
     def _start_call(self, op: RunOp, call: Call) -> None:
         self.tell.started(op)
@@ -144,7 +156,14 @@ class Walk:
 
     def _start_sync(self, op: SyncOp) -> None:
         on = self.site.by_pool[op.pool]
-        pending = on.call("sync_rollout", [(op.group,)] * on.size)
+        started = time.perf_counter()
+        transfer = start_sync(self.site, op)
+        running = _Running(op, on, transfer.taking, Layout(on.name, ()), started, transfer=transfer)
+        self._running |= {each.name: running for each in transfer.sets}
+
+    def _start_phase(self, op: PhaseOp) -> None:
+        on = self.site.by_pool[op.pool]
+        pending = on.call("switch_phase", [(op.group, op.action, op.level)] * on.size)
         self._running[on.name] = _Running(op, on, pending, Layout(on.name, ()), time.perf_counter())
 
     def _start_free(self, op: FreeOp) -> None:
@@ -182,7 +201,7 @@ class Walk:
 
     def _finish_one(self) -> None:
         """Wait until one of the running ops is over."""
-        running = list(self._running.values())
+        running = [each for name, each in self._running.items() if name == each.on.name]
         if not running:
             return
         deadline = min(each.started for each in running) + self.site.deadline
@@ -190,9 +209,10 @@ class Walk:
         over = next((each for each in running if each.pending is done), None)
         if over is None:
             late = min(running, key=lambda each: each.started)
-            self._fail(late.op, late.pending.expire(self.site.deadline))
+            pending = late.pending if late.transfer is None else late.transfer.late
+            self._fail(late.op, pending.expire(self.site.deadline))
         else:
-            del self._running[over.on.name]
+            self._running = {name: each for name, each in self._running.items() if each is not over}
             self._end(over)
 
     def _first_done(self, running: Sequence[_Running], deadline: float) -> Pending | None:
@@ -210,18 +230,23 @@ class Walk:
     def _end(self, over: _Running) -> None:
         reports: list[NodeReport] = []
         try:
-            results = over.pending.results()
+            results = over.results()
             reports = [report for report in results if isinstance(report, NodeReport)]
             if isinstance(over.op, RunOp):
                 self.tell.printed(over.op, results)
                 self._keep(over.op, over.layout, reports)
         except Exception as error:  # noqa: BLE001 - noted and raised again
             self._fail(over.op, error)
-        if isinstance(over.op, SyncOp):
-            self.tell.synced(over.op, time.perf_counter() - over.started)
-            self._done.add(over.op.id)
-        else:
-            self._end_call(over.op, reports, over.started, over.sent_bytes)
+        seconds = time.perf_counter() - over.started
+        match over.op:
+            case RunOp():
+                self._end_call(over.op, reports, over.started, over.sent_bytes)
+            case SyncOp():
+                self.tell.synced(over.op, seconds)
+                self._done.add(over.op.id)
+            case PhaseOp():
+                self.tell.switched(over.op, seconds)
+                self._done.add(over.op.id)
 
     def _keep(self, op: RunOp, layout: Layout, reports: Sequence[NodeReport]) -> None:
         """Note where the op's rows lie, its metrics and its state."""
@@ -240,12 +265,12 @@ class Walk:
         if rounds is not None and self._done.issuperset(inner.id for inner in rounds.op.ops):
             self._end_round(rounds)
 
-    def _rounds_of(self, op: RunOp | SyncOp) -> Rounds | None:
+    def _rounds_of(self, op: RunOp | SyncOp | PhaseOp) -> Rounds | None:
         """The loop that an op stands in."""
         loop = self._loop_of.get(op.id)
         return None if loop is None else self._loops[loop]
 
-    def _fail(self, op: RunOp | SyncOp, error: Exception) -> None:
+    def _fail(self, op: RunOp | SyncOp | PhaseOp, error: Exception) -> None:
         name, at = self.plan.pipeline, f" ({op.at})" if isinstance(op, RunOp) else ""
         self.tell.failed(op, error)
         kind, rounds = "node" if isinstance(op, RunOp) else "op", self._rounds_of(op)

@@ -8,6 +8,7 @@ from dagrl.graph.node import Node, node
 from dagrl.graph.pipeline import Edge, Pipeline
 from dagrl.graph.refill import refill
 from dagrl.graph.roles import Critic, LossColumns, Policy, RewardModel
+from dagrl.graph.rollouts import RolloutSpec, server, vllm
 from dagrl.graph.specs import ModelSpec, ResourcePool, WorkerGroup, adamw, critic, policy, reward_model
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Policy",
     "ResourcePool",
     "RewardModel",
+    "RolloutSpec",
     "WorkerGroup",
     "adamw",
     "critic",
@@ -30,4 +32,6 @@ __all__ = [
     "policy",
     "refill",
     "reward_model",
+    "server",
+    "vllm",
 ]

@@ -34,10 +34,11 @@ class Required:
 REQUIRED = Required()
 
 #: Keyword-only parameters that the executor fills; a pipeline cannot pass them.
-EXECUTOR_KEYWORDS = frozenset({"wanted", "aliases", "step"})
+EXECUTOR_KEYWORDS = frozenset({"wanted", "aliases", "step", "canary"})
 #: Options that the compiler and the trainer read, which a node of the kind must therefore have.
 SOURCE_OPTIONS = ("data", "split", "batch_size", "n")
 MINIBATCH_OPTIONS = ("mini_batch_size", "epochs")
+CANARY_OPTIONS = ("logprob_gap_tolerance",)
 
 
 @dataclass(frozen=True)

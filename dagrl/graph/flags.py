@@ -5,6 +5,7 @@ from typing import get_args
 
 from dagrl.data.columns import ENGINE_OUTPUTS
 from dagrl.graph.contract import (
+    CANARY_OPTIONS,
     MINIBATCH_OPTIONS,
     NO_EXAMPLES,
     SOURCE_OPTIONS,
@@ -75,6 +76,8 @@ def _check_row_flags(draft: Draft, flags: NodeFlags) -> None:
         draft.fault('`positions` and rows="source" go together', "a source reads rows at `positions`")
     if flags.split == "minibatch":
         _require_options(draft, "mini-batch", MINIBATCH_OPTIONS)
+    if "canary" in draft.executor_keywords:
+        _require_options(draft, "`canary`", CANARY_OPTIONS)
 
 
 def _require_options(draft: Draft, kind: str, needed: tuple[str, ...]) -> None:

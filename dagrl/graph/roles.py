@@ -47,19 +47,23 @@ class Sampling:
 
     ``temperature`` 0 is greedy; the log-probs of a greedy response are those at temperature 1. ``top_k`` above 0 and
     ``top_p`` below 1 leave only the likeliest tokens; log-probs are those of what is left, scaled to 1.
+
+    ``stop`` are texts that end a response, as tokens of an end of sequence do: with the token after which its text,
+    special tokens left out, holds one of them. That token and all before it stay as they were drawn.
     """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    stop: tuple[str, ...] = ()
 
 
 class Samples(NamedTuple):
     """Responses of a rollout engine, one row for each prompt, in the order of the prompts.
 
     ``lengths`` counts tokens, the end-of-sequence token included; places past it hold the pad token and
-    log-prob 0. ``truncated`` marks rows that a limit cut before an end-of-sequence token.
+    log-prob 0. ``truncated`` marks rows that a limit cut before an end-of-sequence token or a text of ``stop``.
     """
 
     responses: Int64[Tensor, "B T"]
@@ -108,6 +112,19 @@ class SquaredProbs(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Canary:
+    """What tells that rollout weights are not the trained ones: the first rows after each sync.
+
+    ``tolerance`` bounds the mean, over the tokens that ``rollout`` has drawn, of how far its log-probs are from those
+    of ``group``, in nats.
+    """
+
+    group: str
+    rollout: str
+    tolerance: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
     """How one update walks its rows.
 
@@ -115,7 +132,8 @@ class UpdatePlan:
     (``old_logprobs`` -> ``new_logprobs``), as the compiler decided. Sizes count rows; 0 is "all at once"
     for ``mini_batch_size`` and "by the policy's token budget" for ``micro_batch_size``. ``step`` counts the
     run's steps from 1; the schedule of the learning rate runs from ``first_step``, the run's first with such an
-    update, to its last.
+    update, to its last. With a ``canary`` the rollout's log-probs are held against the trainer's own before the first
+    optimizer step.
     """
 
     loss: LossTerms
@@ -127,6 +145,7 @@ class UpdatePlan:
     aliases: Mapping[str, str]
     step: int
     first_step: int = 1
+    canary: Canary | None = None
 
 
 class Policy(Protocol):

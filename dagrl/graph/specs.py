@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from dagrl.errors import Location, PipelineFileError, Problem, with_article
 from dagrl.graph.roles import Critic, Policy, RewardModel
+from dagrl.graph.rollouts import EngineName, RolloutSpec, rollout_spec
 from dagrl.graph.source import caller_location
 
 Precision = Literal["bf16", "fp32"]
@@ -103,6 +104,7 @@ class ModelSpec:
     stop_tokens: tuple[str | int, ...] | None = None
     parallel: Parallel = "auto"
     from_scratch: bool = False
+    rollout: RolloutSpec = field(default_factory=RolloutSpec)
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     @property
@@ -131,6 +133,7 @@ def policy(
     stop_tokens: Sequence[str | int] | None = None,
     parallel: Parallel = "auto",
     from_scratch: bool = False,
+    rollout: RolloutSpec | EngineName = "hf",
 ) -> ModelSpec:
     """A causal language model: ``zoo:tiny``, a Hugging Face name or a local folder.
 
@@ -148,8 +151,11 @@ def policy(
     ``from_scratch=True`` takes config and tokenizer of the model, and draws weights of its own from the run's seed.
     Where the model has no weights at all their size is not known: then give ``parallel`` too.
 
+    ``rollout`` is how it generates: ``"hf"``, our own loop, which is the faster one for tiny models, ``"vllm"`` or
+    ``vllm(...)``, an engine inside each process, or ``server([...])``.
+
     Raises:
-        PipelineFileError: when the file of the chat template cannot be read.
+        PipelineFileError: when the file of the chat template cannot be read, or `rollout` is no engine.
     """
     template = _template_text(chat_template) if isinstance(chat_template, str) else chat_template
     stops = stop_tokens if stop_tokens is None or isinstance(stop_tokens, str) else tuple(stop_tokens)
@@ -164,6 +170,7 @@ def policy(
         stops,  # pyright: ignore[reportArgumentType] - a text is refused with the other types
         parallel,
         from_scratch,
+        rollout_spec(rollout),
     )
 
 
@@ -228,24 +235,40 @@ _MAKE = {
     ModelSpec: 'make one: `policy("zoo:tiny")`',
     ResourcePool: 'make one: `ResourcePool("main", process_on_nodes=[0])`',
 }
+_FOLLOWED = "pass the worker group that trains, not its name"
 
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """Workers that hold one model on one resource pool; groups on the same pool share its processes."""
+    """Workers that hold one model on one resource pool; groups on the same pool share its processes.
+
+    One that ``follows`` another, which trains the same model, generates from that one's weights: after each update they
+    travel to it. It needs no optimizer, and trains and scores nothing.
+    """
 
     name: str
     model: ModelSpec
     pool: ResourcePool
+    follows: "WorkerGroup | None" = None
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
-    def __init__(self, name: str, model: ModelSpec, *, pool: ResourcePool) -> None:
+    def __init__(
+        self, name: str, model: ModelSpec, *, pool: ResourcePool, follows: "WorkerGroup | None" = None
+    ) -> None:
         require_name("worker group", name, caller_location())
-        for option, value, kind in (("model", model, ModelSpec), ("pool", pool, ResourcePool)):
+        given = [("model", model, ModelSpec), ("pool", pool, ResourcePool)]
+        given += [("follows", follows, WorkerGroup)] if follows is not None else []
+        for option, value, kind in given:
             if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]
                 what = f"worker group `{name}` has {option}={value!r}, which is no {kind.__name__}."
-                raise PipelineFileError([Problem(what, caller_location(), fix=_MAKE[kind])])
+                raise PipelineFileError([Problem(what, caller_location(), fix=_MAKE.get(kind, _FOLLOWED))])
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "model", model)
         object.__setattr__(self, "pool", pool)
+        object.__setattr__(self, "follows", follows)
         object.__setattr__(self, "at", caller_location())
+
+    @property
+    def leader(self) -> "WorkerGroup":
+        """The group whose trained weights it generates from: itself, or the one that it follows."""
+        return self if self.follows is None else self.follows

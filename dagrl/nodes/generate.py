@@ -14,6 +14,7 @@ from dagrl.graph import Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message, Sampling
+from dagrl.graph.rollouts import VLLM_TEMPERATURES
 from dagrl.nodes.refusals import below
 from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left
 
@@ -43,19 +44,31 @@ class Rollout(NamedTuple):
 
 def _sane_sampling(call: CallView) -> list[Refusal]:
     refusals = below(call, "max_new_tokens", 1)
-    if not 0 <= call.options["temperature"] < inf:
-        temperature = call.options["temperature"]
-        refusals.append((f"`temperature` is {temperature}", "it must be 0 (greedy) or more, and finite"))
+    refusals += _temperature_refusals(call)
     if not 0 < call.options["top_p"] <= 1:
         refusals.append((f"`top_p` is {call.options['top_p']}", "it must be above 0 and at most 1 (all tokens)"))
     if call.options["top_k"] < 0:
         refusals.append((f"`top_k` is {call.options['top_k']}", "it must be at least 1, or 0 for all tokens"))
+    if "" in call.options["stop"]:
+        refusals.append(("`stop` holds an empty text", "every response has one before its first token: leave it out"))
     limit, policy = call.options["max_prompt_tokens"], call.options["overlong_prompts"]
     if limit is not None and limit < 1:
         refusals.append((f"`max_prompt_tokens` is {limit}", "it must be at least 1, or None for no limit"))
     if limit is None and policy != "error":
         refusals.append((f"`overlong_prompts` is {policy!r} without a limit", "give `max_prompt_tokens`"))
     return refusals
+
+
+def _temperature_refusals(call: CallView) -> list[Refusal]:
+    temperature = call.options["temperature"]
+    if not 0 <= temperature < inf:
+        return [(f"`temperature` is {temperature}", "it must be 0 (greedy) or more, and finite")]
+    lowest, highest = VLLM_TEMPERATURES
+    by_vllm = call.group is not None and call.group.model.rollout.engine == "vllm"
+    if by_vllm and temperature != 0 and not lowest <= temperature <= highest:
+        what = f"`temperature` is {temperature}, and vllm draws at 0 or from {lowest} to {highest}"
+        return [(what, 'give another, or the policy `rollout="hf"`')]
+    return []
 
 
 @node(needs="rollout", check=_sane_sampling)
@@ -68,6 +81,7 @@ def generate(
     temperature: float = 1.0,
     top_p: float = 1.0,
     top_k: int = 0,
+    stop: tuple[str, ...] = (),
     max_prompt_tokens: int | None = None,
     overlong_prompts: OverlongPrompts = "error",
     wanted: frozenset[str],
@@ -79,6 +93,8 @@ def generate(
     the likeliest tokens, and ``rollout_logprobs`` are those of what is left: an update on such rows needs a
     `rollout_correction`.
 
+    ``stop`` are texts that end a response too: with the token whose text completes one, which stays.
+
     A prompt of more than ``max_prompt_tokens`` tokens, chat template included, is an error, or is cut at its left
     (its last tokens stay) or right. `short_prompts` leaves such prompts out instead.
 
@@ -88,7 +104,9 @@ def generate(
     prompts = actor.apply_chat_template(messages)
     if max_prompt_tokens is not None:
         prompts = _within(prompts, messages, max_prompt_tokens, overlong_prompts)
-    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k)
+    sampling = Sampling(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, stop=tuple(stop)
+    )
     samples = actor.generate(prompts, seeds, sampling)
     prompt_ids, prompt_mask = pad_left(prompts, actor.pad_token_id)
     input_ids, attention_mask, position_ids = join_sequences(

@@ -15,12 +15,13 @@ from dagrl.storage.run_lock import LOCK, RunLock
 from dagrl.storage.segments import LineWriter, drop_segments
 
 CHECKPOINTS = "checkpoints"
+PROFILE = "profile"
 MODEL = "model"
 #: What was written to the console of a run while the live view had the terminal.
 CONSOLE = "console.log"
 LINES = ("metrics", "events")
 #: What a run writes beside these is hidden or ends in `.part`, and is left only by one that was killed.
-_CONTENTS = frozenset({"config.json", "plan.json", CONSOLE, LOCK, CHECKPOINTS, MODEL, *LINES})
+_CONTENTS = frozenset({"config.json", "plan.json", CONSOLE, LOCK, CHECKPOINTS, MODEL, PROFILE, *LINES})
 
 
 class RunFolder:

@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from dagrl.compiler import Plan, check_before_run, compile_pipelines
 from dagrl.data.metrics import Metrics, merge_all
-from dagrl.errors import ConfigError, Problem
+from dagrl.errors import ConfigError, Problem, counted
 from dagrl.executor.base import Executor, Runtime
 from dagrl.executor.events import (
     Event,
     Listener,
     OpFinished,
+    PhaseSwitched,
     RunFinished,
     RunStarted,
     StepFinished,
@@ -25,7 +26,7 @@ from dagrl.executor.local import LOCAL_RUNTIME
 from dagrl.graph.pipeline import Pipeline
 from dagrl.graph.states import STATE_FIX, state_faults
 from dagrl.storage.checkpoints import Checkpoint, Checkpoints, newest_step
-from dagrl.storage.run_folder import CHECKPOINTS, MODEL, RunFolder, is_private
+from dagrl.storage.run_folder import CHECKPOINTS, MODEL, PROFILE, RunFolder, is_private
 from dagrl.trainer.data_order import DataStream
 from dagrl.trainer.records import Record, RunResult, Start
 from dagrl.trainer.same_run import check_same_run, describe_run
@@ -51,6 +52,7 @@ def run(
     on_record: Callable[[Record], None] | None = None,
     on_event: Listener | None = None,
     between_steps: Callable[[Listener], None] | None = None,
+    profile: Sequence[int] = (),
 ) -> RunResult:
     """Train: the first pipeline is the step, the others evaluate. ``steps`` overrides the pipeline's own.
 
@@ -60,6 +62,7 @@ def run(
     ``resume="auto"`` goes on in ``out`` from its newest sound checkpoint; without one it starts again, and with
     ``"never"`` ``out`` is new. ``stop`` hears signals while the loop runs: a first ends it after the step, saved.
     ``between_steps`` is called before each training step and after the last one, and may tell events of its own.
+    Of the steps in ``profile`` every process writes a trace into ``profile/step_000002`` of the run folder.
 
     Raises:
         CompileError, ConfigError: before anything is written.
@@ -77,6 +80,7 @@ def run(
         found = _found(folder, checkpoints, description, planned)
         if found is not None and found.step == num_steps and _is_exported(planned[0], folder):
             return RunResult((), out, num_steps, resumed_from=num_steps)
+        _check_profile(profile, found.step if found is not None else 0, num_steps)
         check_before_run(pipelines, plans)
         executor = runtime.start(planned, seed=seed, total_steps=num_steps)
         try:
@@ -92,7 +96,7 @@ def run(
             if on_start is not None:
                 on_start(start)
             saver = Saver(saving, checkpoints, description, found)
-            loop = _Loop(planned, executor, streams, folder, start, saver, stop, on_record, between_steps)
+            loop = _Loop(planned, executor, streams, folder, start, saver, stop, on_record, between_steps, profile)
             if on_event is not None:
                 executor.subscribe(on_event)
             return loop.run()
@@ -105,6 +109,16 @@ def _check_shared(out: str, runtime: Runtime) -> None:
     if runtime.machine.limit is not None and is_private(out):
         what = f"`--out {out}` is memory of one process, and on Ray others write to the run folder too."
         raise ConfigError([Problem(what, fix="give a folder that all machines see, or `--executor local`")])
+
+
+def _check_profile(steps: Sequence[int], done: int, last: int) -> None:
+    """See that every step to be traced is one that the run is going to make."""
+    missing = sorted(step for step in set(steps) if not done < step <= last)
+    if missing:
+        named = ", ".join(map(str, missing))
+        what = f"{counted(len(missing), 'step')} to be profiled will not be run: {named}."
+        facts = (("steps", f"{done + 1} to {last}" + (f", since {done} are done" if done else "")),)
+        raise ConfigError([Problem(what, facts=facts, fix="choose among these, or give another `--out`")])
 
 
 def _check_states(pipelines: Sequence[Pipeline]) -> None:
@@ -155,6 +169,7 @@ class _Loop:
         stop: StopRequest | None,
         on_record: Callable[[Record], None] | None,
         between_steps: Callable[[Listener], None] | None,
+        profile: Sequence[int],
     ) -> None:
         self.training, *self.evaluations = planned
         self.executor = executor
@@ -167,6 +182,7 @@ class _Loop:
         self._stop = stop
         self._on_record = on_record
         self._between_steps = between_steps
+        self._profile = frozenset(profile)
         self._op_seconds: dict[str, float] = {}
         self._emit = executor.emit
         executor.subscribe(self._listen)
@@ -220,7 +236,11 @@ class _Loop:
     def _train(self, step: int) -> None:
         looped = {loop.source for loop in self.training.plan.loops}
         sources = {name: stream.draw() for name, stream in self.streams.items() if name not in looped}
+        if step in self._profile:
+            self.executor.start_profile()
         self._record(self.training, step, [sources])
+        if step in self._profile:
+            self.executor.stop_profile(self.folder.below(f"{PROFILE}/step_{step:06d}"))
 
     def _draw(self, source: str) -> SourceRows:
         return self.streams[source].draw()
@@ -250,8 +270,13 @@ class _Loop:
 
     def _listen(self, event: Event) -> None:
         if isinstance(event, OpFinished):
-            self._op_seconds[event.op] = self._op_seconds.get(event.op, 0.0) + event.seconds
+            self._add_seconds(event.op, event.seconds)
+        elif isinstance(event, PhaseSwitched):
+            self._add_seconds(f"phase/{event.action}", event.seconds)
         self.folder.append("events", event.to_dict())
+
+    def _add_seconds(self, what: str, seconds: float) -> None:
+        self._op_seconds[what] = self._op_seconds.get(what, 0.0) + seconds
 
     def _export(self) -> None:
         """Write every trained model in Hugging Face format: ``model``, or ``model/GROUP`` where there are several."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dagrl.compiler.plan import FreeOp, LoopOp, Op, Plan, SyncOp
+from dagrl.compiler.plan import FreeOp, LoopOp, Op, PhaseOp, Plan, SyncOp
 from dagrl.tui.walk_state import Walk
 
 #: Clocks of different events differ a little.
@@ -89,6 +89,10 @@ def spans_of(walk: Walk, plan: Plan) -> dict[str, Span]:
             ends = [run.ended_at for inner in op.ops if (run := walk.run_of(inner.id)) and run.ended_at is not None]
             if loop is not None and ends:
                 spans[op.id] = Span(loop.started_at, max(ends))
+        elif isinstance(op, PhaseOp):
+            switch = walk.switches.get(op.id)
+            if switch is not None:
+                spans[op.id] = Span(switch.started_at, switch.ended_at)
         elif not isinstance(op, FreeOp):
             run = walk.run_of(op.id)
             if run is not None and run.ended_at is not None:

@@ -18,6 +18,7 @@ from dagrl.executor.events import (
     OpPrinted,
     OpProgressed,
     OpStarted,
+    PhaseSwitched,
     RoundStarted,
     RowsSampled,
     RunContinued,
@@ -186,6 +187,9 @@ class RunState:
     def _weights_synced(self, event: WeightsSynced) -> None:
         self._walk_of(event).weights_synced(event)
 
+    def _phase_switched(self, event: PhaseSwitched) -> None:
+        self._walk_of(event).phase_switched(event)
+
     def _memory_used(self, event: MemoryUsed) -> None:
         if event.pool in self.memory or len(self.memory) < _MOST_NAMES:
             self.memory[event.pool] = event.ranks
@@ -221,7 +225,14 @@ class RunState:
 
     def _walk_of(
         self,
-        event: StepFinished | OpStarted | OpFinished | OpProgressed | OpFailed | RoundStarted | WeightsSynced,
+        event: StepFinished
+        | OpStarted
+        | OpFinished
+        | OpProgressed
+        | OpFailed
+        | RoundStarted
+        | WeightsSynced
+        | PhaseSwitched,
     ) -> Walk:
         """The walk that the event is of: the running one, or a new one where its start was not told."""
         walk = self.walk
@@ -240,6 +251,7 @@ class RunState:
         OpFailed: _op_failed,
         OpPrinted: _op_printed,
         WeightsSynced: _weights_synced,
+        PhaseSwitched: _phase_switched,
         MemoryUsed: _memory_used,
         RowsSampled: _rows_sampled,
         CheckpointSaved: _checkpoint_saved,

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dagrl.executor.events import OpFailed, OpFinished, OpProgressed, OpStarted, RoundStarted, WeightsSynced
+from dagrl.executor.events import (
+    OpFailed,
+    OpFinished,
+    OpProgressed,
+    OpStarted,
+    PhaseSwitched,
+    RoundStarted,
+    WeightsSynced,
+)
 from dagrl.tui.formats import is_number
 
 #: Ops of one walk that are kept; a plan has fewer, a damaged log may not.
@@ -44,6 +52,15 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """A rollout engine that went to sleep, or a part of it that woke."""
+
+    action: str
+    started_at: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """The present round of a loop, and when the first one began."""
 
@@ -64,6 +81,7 @@ class Walk:
     started_at: float
     ops: dict[str, OpRun] = field(default_factory=dict[str, OpRun])
     syncs: list[Sync] = field(default_factory=list[Sync])
+    switches: dict[str, Switch] = field(default_factory=dict[str, Switch])
     loops: dict[str, Loop] = field(default_factory=dict[str, Loop])
     seconds: float | None = None
     ended_at: float | None = None
@@ -76,6 +94,7 @@ class Walk:
             self.batch += 1
             self.begun.clear()
             self.syncs.clear()
+            self.switches.clear()
             self.loops.clear()
         run = self._run(event.op, event.at)
         run.started_at, run.state, run.ended_at = event.at, "running", None
@@ -119,6 +138,16 @@ class Walk:
         """A group's rollout has new weights."""
         if len(self.syncs) < _MOST_OPS:
             self.syncs.append(Sync(event.group, event.at - event.seconds, event.at))
+
+    def phase_switched(self, event: PhaseSwitched) -> None:
+        """A rollout engine sleeps or is awake; the last switch is the present phase."""
+        if len(self.switches) < _MOST_OPS:
+            self.switches[event.op] = Switch(event.action, event.at - event.seconds, event.at)
+
+    @property
+    def phase(self) -> str | None:
+        """The last switch, where there was one."""
+        return next(reversed(self.switches.values())).action if self.switches else None
 
     def run_of(self, op: str) -> OpRun | None:
         """What the op did in this batch, if it has begun."""

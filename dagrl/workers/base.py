@@ -11,12 +11,14 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from dagrl.compiler.plan import Action
 from dagrl.data.metrics import Metrics
 from dagrl.engines.model_saving import save_model
 from dagrl.engines.models import load_tokenizer
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.passes import Passes
+from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.errors import DagrlError
@@ -62,6 +64,7 @@ class RoleWorker:
         self._trainer: Trainer | None = None
         self._optimizer_bytes = 0
 
+    @DistProfiler.annotate()
     def update(
         self,
         tokens: TokenBatch,
@@ -79,6 +82,7 @@ class RoleWorker:
             raise DagrlError(f"worker group `{self.group.name}` has no optimizer")
         return self._trainer.update(tokens, columns, seeds, plan, rollout_logprobs)
 
+    @DistProfiler.annotate()
     def save(self, folder: Path) -> None:
         """Have rank 0 write the model in Hugging Face format, in bf16 unless its precision is fp32."""
         dtype = torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
@@ -109,6 +113,14 @@ class RoleWorker:
         """
         if self._trainer is not None:
             self._trainer.load_state(parts)
+
+    def phase(self, action: Action, level: int) -> None:
+        """Have a rollout engine sleep or wake.
+
+        Raises:
+            DagrlError: there is none.
+        """
+        raise DagrlError(f"worker group `{self.group.name}` has no rollout engine: there is nothing to {action}")
 
     def _train(self, passes: Passes, *, total_steps: int, dropout: bool, role: str) -> None:
         """Make the trainer of the passes if the group has an optimizer, and freeze the model if not."""

@@ -9,6 +9,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from dagrl.engines.parallel import SINGLE, DataParallel
+from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.scalar_head import load_scalar_model, scalar_head
 from dagrl.engines.value_scoring import ValueScorer
 from dagrl.graph.roles import TokenBatch
@@ -43,6 +44,7 @@ class CriticWorker(RoleWorker):
         )
         self._train(self._scorer, total_steps=total_steps, dropout=False, role="critic")
 
+    @DistProfiler.annotate()
     def compute_values(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> Float32[Tensor, "B T"]:
         """Values before each trained token under the current weights, without gradient."""
         return self._scorer.compute(tokens, micro_batch_size=micro_batch_size)

@@ -9,18 +9,23 @@ from typing import Any
 import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
+from torch.profiler import record_function
 
+from dagrl.compiler.plan import Action, RunOp
 from dagrl.controller.decorator import Dispatch, register
 from dagrl.controller.worker import Worker
 from dagrl.data.reported import RankMemory, Sample
 from dagrl.engines.parallel import DataParallel, start_process_group
+from dagrl.engines.profiler import DistProfiler
+from dagrl.engines.weight_buckets import ArrivedWeights, Bucket, Published, packed
 from dagrl.errors import DagrlError, NodeError
 from dagrl.graph.pipeline import Call
 from dagrl.graph.progress import progress_heard
+from dagrl.graph.roles import Canary
 from dagrl.ops.random import hash_ids, key_of
 from dagrl.rewards.pool import close_pools
 from dagrl.storage.checkpoints import PartRecord
-from dagrl.storage.folder import write_folder
+from dagrl.storage.folder import Folder, write_folder
 from dagrl.workers.column_metrics import column_metrics
 from dagrl.workers.deployment import Deployment
 from dagrl.workers.frames import Frames, Rows, Shard
@@ -47,7 +52,8 @@ class NodeHost(Worker):
     def __init__(self, deployment: Deployment, *, pools: Sequence[str]) -> None:
         super().__init__()
         self._pools = tuple(pools)
-        groups = {name: group for name, group in deployment.groups().items() if group.pool.name in pools}
+        self._groups = deployment.groups()
+        groups = {name: group for name, group in self._groups.items() if group.pool.name in pools}
         if groups:
             address, port = self.get_master_addr_port()
             start_process_group(self.rank, self.world_size, address, int(port), COLLECTIVE_SECONDS)
@@ -56,6 +62,7 @@ class NodeHost(Worker):
         self._ops = {(one.pipeline.name, op.id): op for one in deployment.planned for op in one.plan.runs}
         self._loops = {(one.pipeline.name, op.id): op for one in deployment.planned for op in one.plan.loops}
         self._frames: dict[str, Frames] = {}
+        self._profiler = DistProfiler()
         self._samples: dict[str, SampleKeeper] = {}
         #: Told now and then how far a task is: how much of how much is done, and in what unit.
         self.on_progress: Callable[[NodeTask, int, int, str], None] | None = None
@@ -94,6 +101,7 @@ class NodeHost(Worker):
             aliases=op.aliases,
             step=task.step,
             state=task.state,
+            canary=_canary(op),
         )
         output = self._call(call, inputs, task)
         passed = rows if output.flags is None else rows.keep(rows.row_ids[output.flags])
@@ -167,10 +175,55 @@ class NodeHost(Worker):
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def sync_rollout(self, group: str) -> None:
         """Bring the rollout weights of a group to the trained ones."""
+        self._policy(group).sync_rollout()
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def switch_phase(self, group: str, action: Action, level: int) -> None:
+        """Have the rollout engine of a group sleep or wake."""
+        self.models[group].phase(action, level)
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def sync_follower(self, source: str, group: str) -> None:
+        """Bring the rollout weights of a group to the trained ones of another that is here too."""
+        follower = self._policy(group)
+        follower.load_rollout(self._policy(source).trained_weights(follower.group.model.precision))
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def publish_weights(self, source: str, group: str) -> Published | None:
+        """Make the trained weights of a group ready for those that follow it, on rank 0.
+
+        They travel in the precision of the group that is to generate from them.
+        """
+        worker, precision = self._policy(source), self._groups[group].model.precision
+        if self.rank != 0 and not worker.parallel.sharded:
+            return None
+        weights = worker.trained_weights(precision)
+        if self.rank == 0:
+            return Published(weights.layout, [self.put(bucket) for bucket in packed(weights)])
+        for _ in weights:  # shares come together only where all ranks walk along
+            pass
+        return None
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def receive_weights(self, group: str, published: tuple[Any]) -> None:
+        """Bring the rollout weights of a group to those that the rank behind a handle has published."""
+        self._policy(group).load_rollout(self.arrived_weights(published[0]))
+
+    def _policy(self, group: str) -> PolicyWorker:
         worker = self.models[group]
         if not isinstance(worker, PolicyWorker):
-            raise DagrlError(f"worker group `{group}` does not generate: there are no rollout weights to sync")
-        worker.sync_rollout()
+            raise DagrlError(f"worker group `{group}` is no policy: it has no weights to generate from")
+        return worker
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def start_profile(self) -> None:
+        """Begin a trace of this process."""
+        self._profiler.start()
+
+    @register(Dispatch.ALL_TO_ALL, blocking=False)
+    def stop_profile(self, folder_url: str) -> None:
+        """End the trace, and write it as this process's file in the folder."""
+        Folder(folder_url).write(f"{self._name()}.json.gz", self._profiler.stop())
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def export(self, group: str, url: str) -> None:
@@ -195,9 +248,13 @@ class NodeHost(Worker):
     def _name(self) -> str:
         return f"{'+'.join(self._pools)}-{self.rank:05d}"
 
-    def put(self, shard: Shard) -> Any:
-        """A handle by which another process gets the shard."""
+    def put(self, shard: Shard | Bucket) -> Any:
+        """A handle by which another process gets the shard, or the bucket of weights."""
         return shard
+
+    def arrived_weights(self, handle: Any) -> ArrivedWeights:
+        """The weights that another process has published; their buckets are fetched one after the other."""
+        return ArrivedWeights(handle.layout, handle.buckets)
 
     def get(self, handle: Any, part: int) -> Shard:
         """The shard that another process has published as its part."""
@@ -212,10 +269,16 @@ class NodeHost(Worker):
                 self.on_progress(task, done, total, unit)
 
         try:
-            with progress_heard(Throttled(tell)):
+            with progress_heard(Throttled(tell)), record_function(task.op):
                 return run_node(call, inputs, self.models[call.group.name] if call.group is not None else None)
         except SystemExit as error:
             raise NodeError(f"sys.exit({error.code!r}) was called: raise an error instead") from error
+
+
+def _canary(op: RunOp) -> Canary | None:
+    if op.canary is None or op.group is None:
+        return None
+    return Canary(group=op.group, rollout=op.canary.rollout, tolerance=op.canary.tolerance)
 
 
 def source_rows(group_ids: Int64[Tensor, " M"], n: int) -> Rows:

@@ -17,7 +17,7 @@ from dagrl.data.objects import object_array
 from dagrl.errors import NodeError, counted, with_article
 from dagrl.graph.contract import NodeContract
 from dagrl.graph.pipeline import Call
-from dagrl.graph.roles import LossColumns
+from dagrl.graph.roles import Canary, LossColumns
 
 Columns = dict[str, Tensor | np.ndarray]
 
@@ -35,6 +35,7 @@ class NodeInputs:
     aliases: Mapping[str, str]
     step: int
     state: Any
+    canary: Canary | None = None
 
     @property
     def num_rows(self) -> int:
@@ -84,7 +85,7 @@ def _arguments(call: Call, inputs: NodeInputs, worker: Any) -> dict[str, Any]:
         arguments[contract.loss_columns] = LossColumns({n: c for n, c in tensors.items() if isinstance(c, Tensor)})
     if contract.state is not None:
         arguments["state"] = inputs.state
-    filled = {"wanted": inputs.wanted, "aliases": inputs.aliases, "step": inputs.step}
+    filled = {"wanted": inputs.wanted, "aliases": inputs.aliases, "step": inputs.step, "canary": inputs.canary}
     return arguments | {name: filled[name] for name in contract.executor_keywords}
 
 

@@ -11,18 +11,22 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from dagrl.compiler.plan import Action
 from dagrl.data.columns import Objects
 from dagrl.engines.model_tokens import context_length, pad_token_id, stop_token_ids
 from dagrl.engines.models import fresh_model, load_model
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
-from dagrl.engines.rollout import HFRollout
+from dagrl.engines.profiler import DistProfiler
+from dagrl.engines.rollout.base import KV_CACHE, WEIGHTS, RolloutEngine
+from dagrl.engines.rollout.hf import HFRollout
+from dagrl.engines.rollout.vllm import VllmRollout
 from dagrl.engines.scoring import Scorer
-from dagrl.engines.sharding import whole
 from dagrl.engines.state import StatePart
+from dagrl.engines.weights import TrainedWeights, Weights
 from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.roles import LogProbs, Message, Samples, Sampling, SquaredProbs, TokenBatch, TopLogProbs
-from dagrl.graph.specs import WorkerGroup
+from dagrl.graph.specs import Precision, WorkerGroup
 from dagrl.workers.base import RoleWorker
 from dagrl.workers.distinct import each_once
 from dagrl.workers.overrides import render_prompts
@@ -34,8 +38,9 @@ if TYPE_CHECKING:
 class PolicyWorker(RoleWorker):
     """Fulfils ``Policy`` in this process, as one rank of ``parallel``.
 
-    The weights are fp32. With ``rollout`` it generates: from a copy that ``sync_rollout`` brings up to date, or in
-    fp32 from the trained weights themselves where this rank has them whole.
+    The weights are fp32. With ``rollout`` it generates, by the engine that the group's spec names: from weights that
+    ``sync_rollout`` brings up to date, or with `hf` in fp32 from the trained ones themselves where this rank has them
+    whole. An engine that has died is built anew from the trained weights.
 
     Every rank must call ``update``, and where ranks share the weights out also ``compute_logprobs``, ``compute_topk``,
     ``sync_rollout`` and ``save``, in one order; a rank without rows passes none.
@@ -54,12 +59,15 @@ class PolicyWorker(RoleWorker):
         load = partial(fresh_model, seed=seed) if spec.from_scratch else partial(load_model, dtype=torch.float32)
         super().__init__(group, load, parallel=parallel)
         self.pad_token_id = pad_token_id(self.model, self.tokenizer)
-        self._rollout_model = self._make_rollout_model() if rollout else None
+        self._rollout_model = self._make_rollout_model() if rollout and spec.rollout.engine == "hf" else None
         self._scorer = Scorer(
             self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=parallel
         )
         self._train(self._scorer, total_steps=total_steps, dropout=spec.dropout, role="actor")
-        self._rollout = self._make_rollout(self._rollout_model) if self._rollout_model is not None else None
+        self._syncs = 0
+        self._rollout = self._make_rollout() if rollout else None
+        if self._rollout_model is None:
+            self.sync_rollout()
 
     def apply_chat_template(self, messages: Objects[Sequence[Message]]) -> list[list[int]]:
         """Token ids of each prompt, generation prompt included; equal prompts are tokenised once."""
@@ -79,16 +87,22 @@ class PolicyWorker(RoleWorker):
             return []
         return [[*ids, end] for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
+    @DistProfiler.annotate()
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
         """One response for each prompt, by the rollout weights."""
         if self._rollout is None:
             raise DagrlError(f"worker group `{self.group.name}` was started without a rollout engine")
+        # Shares come together only where all ranks ask, and a follower has no trained weights: these stay dead.
+        if self._rollout.is_dead and not self.parallel.sharded and self.group.follows is None:
+            self.sync_rollout()
         return self._rollout.generate(prompts, seeds, sampling)
 
+    @DistProfiler.annotate()
     def compute_logprobs(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> LogProbs:
         """Log-probs and entropy under the current weights, without gradient."""
         return self._scorer.compute(tokens, micro_batch_size=micro_batch_size)
 
+    @DistProfiler.annotate()
     def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
         """Log-probs and the k likeliest tokens under the current weights, without gradient."""
         return self._scorer.compute_topk(tokens, k, micro_batch_size=micro_batch_size)
@@ -97,13 +111,48 @@ class PolicyWorker(RoleWorker):
         """Log-probs and sums of squared probabilities under the current weights, without gradient."""
         return self._scorer.compute_sum_pi_squared(tokens, micro_batch_size=micro_batch_size)
 
-    @torch.no_grad()
+    @DistProfiler.annotate()
     def sync_rollout(self) -> None:
-        """Bring the rollout weights to the trained ones; shares are put together one tensor at a time."""
-        if self._rollout_model is None or self._rollout_model is self.model:
-            return
-        for rollout, trained in zip(self._rollout_model.parameters(), self.model.parameters(), strict=True):
-            rollout.copy_(whole(trained))
+        """Bring the rollout weights to the trained ones; shares are put together a bucket at a time.
+
+        Raises:
+            EngineError: when the engine does not take them; it is then dead, and the next sync begins with a new one.
+        """
+        if self._rollout is not None and self._rollout_model is not self.model:
+            self.load_rollout(self.trained_weights(self.group.model.precision))
+
+    def trained_weights(self, precision: Precision) -> TrainedWeights:
+        """The trained weights, whole, in the dtype of a rollout of that precision.
+
+        Where ranks share them out all must walk through them.
+        """
+        dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+        return TrainedWeights(self.model, dtype=dtype, parallel=self.parallel)
+
+    @DistProfiler.annotate()
+    def load_rollout(self, weights: Weights) -> None:
+        """Generate from these weights from now on: the trained ones, or those of the group that this one follows.
+
+        Raises:
+            EngineError: when the engine does not take them; it is then dead, and the next sync begins with a new one.
+        """
+        if self._rollout is None:
+            raise DagrlError(f"worker group `{self.group.name}` was started without a rollout engine")
+        if self._rollout.is_dead:
+            self._rollout.close()
+            self._rollout = self._make_rollout()
+        self._syncs += 1
+        self._rollout.load_weights(weights, self._syncs)
+
+    @DistProfiler.annotate()
+    def phase(self, action: Action, level: int) -> None:
+        """Have the rollout engine sleep at a level, or wake its weights or its key-value cache."""
+        if self._rollout is None:
+            super().phase(action, level)
+        elif action == "sleep":
+            self._rollout.sleep(level)
+        else:
+            self._rollout.wake((WEIGHTS,) if action == "wake_weights" else (KV_CACHE,))
 
     def load_state(self, parts: Sequence[StatePart]) -> None:
         """Go on from the parts of all ranks that saved, however many there were; the rollout weights follow.
@@ -124,24 +173,40 @@ class PolicyWorker(RoleWorker):
             return []
         return self.tokenizer.batch_decode([list(ids) for ids in responses], skip_special_tokens=True)
 
+    @property
+    def _rollout_dtype(self) -> torch.dtype:
+        return torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
+
     def _make_rollout_model(self) -> PreTrainedModel:
-        fp32 = self.group.model.precision == "fp32"
-        if fp32 and not self.parallel.sharded:
+        if self._rollout_dtype == torch.float32 and not self.parallel.sharded:
             return self.model
         twin = copy.deepcopy(self.model).requires_grad_(False).eval()
         for parameter in twin.parameters():  # buffers stay: rotary frequencies lose long positions in bf16
-            parameter.data = parameter.data.to(torch.float32 if fp32 else torch.bfloat16)
+            parameter.data = parameter.data.to(self._rollout_dtype)
         as_module(twin).to(device=self.device)
         return twin
 
-    def _make_rollout(self, model: PreTrainedModel) -> HFRollout:
+    def _make_rollout(self) -> RolloutEngine:
+        spec = self.group.model
         if self.tokenizer.chat_template is None:
-            what = f"the tokenizer of `{self.group.model.model}` has no chat template."
+            what = f"the tokenizer of `{spec.model}` has no chat template."
             fix = "add `chat_template` to its tokenizer_config.json"
-            raise ConfigError([Problem(what, self.group.model.at, fix=fix)])
-        return HFRollout(
-            model,
-            stop_token_ids=stop_token_ids(self.model, self.tokenizer),
+            raise ConfigError([Problem(what, spec.at, fix=fix)])
+        stops, limit = stop_token_ids(self.model, self.tokenizer), context_length(self.model)
+        if self._rollout_model is not None:
+            return HFRollout(
+                self._rollout_model,
+                stop_token_ids=stops,
+                pad_token_id=self.pad_token_id,
+                context_length=limit,
+                tokenizer=self.tokenizer,
+            )
+        return VllmRollout(
+            spec.rollout,
+            self.model,
+            self.tokenizer,
+            dtype=self._rollout_dtype,
+            stop_token_ids=stops,
             pad_token_id=self.pad_token_id,
-            context_length=context_length(self.model),
+            context_length=limit,
         )

@@ -12,6 +12,7 @@ from torch import Tensor
 from dagrl.data.columns import Objects
 from dagrl.engines.model_tokens import context_length, pad_token_id
 from dagrl.engines.parallel import SINGLE, DataParallel
+from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.scalar_head import load_scalar_model
 from dagrl.engines.sequence_scoring import SequenceScorer
 from dagrl.errors import ConfigError, Problem
@@ -50,6 +51,7 @@ class RewardModelWorker(RoleWorker):
             parallel=parallel,
         )
 
+    @DistProfiler.annotate()
     def score(
         self, messages: Objects[Sequence[Message]], responses: Sequence[str], *, micro_batch_size: int = 0
     ) -> Float32[Tensor, " B"]:

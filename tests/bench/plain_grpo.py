@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging
 
-from dagrl.engines.rollout import HFRollout
+from dagrl.engines.rollout.hf import HFRollout
 from dagrl.graph.roles import Sampling
 from dagrl.zoo import model_folder, open_task
 

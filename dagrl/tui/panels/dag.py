@@ -20,6 +20,8 @@ from dagrl.tui.tree_drawing import draw_tree
 
 _MOST_ALIASES = 2
 _MOST_NAME, _TIME, _DETAIL = 24, 14, 21
+#: What a rollout engine that shares its devices with training does since its last switch.
+_PHASES = {"sleep": "rollout asleep", "wake_weights": "rollout takes weights", "wake_kv": "rollout awake"}
 _BUSY = ("running", "stalled", "failed")
 #: In fewer cells a list has short times and details.
 _NARROW, _SHORT_TIME = 60, 8
@@ -73,7 +75,8 @@ def phase(state: RunState, info: RunInfo) -> str:
         return "before the first step" if state.started_at is not None else "starting, models are being loaded"
     kind = "train" if walk.pipeline in (state.training, info.training) else f"evaluate ({safe(walk.pipeline)})"
     batch = f", batch {walk.batch}" if walk.batch > 1 else ""
-    return f"{kind}, step {walk.step}{batch}"
+    engine = f", {_PHASES[walk.phase]}" if walk.phase in _PHASES and walk.seconds is None else ""
+    return f"{kind}, step {walk.step}{batch}{engine}"
 
 
 def _around(graph: StepGraph) -> tuple[list[Text], list[Text]]:

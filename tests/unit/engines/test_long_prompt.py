@@ -3,7 +3,7 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dagrl.engines.rollout import HFRollout
+from dagrl.engines.rollout.hf import HFRollout
 from dagrl.graph.roles import Sampling
 
 PROMPT = torch.randint(1, 40, (300,), generator=torch.Generator().manual_seed(1)).tolist()

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
@@ -17,24 +18,35 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 from transformers import DynamicCache
 
+from dagrl.engines.rollout.base import (
+    PARTS,
+    EngineState,
+    Response,
+    check_finite,
+    check_request,
+    no_samples,
+    not_finite,
+    response_limits,
+)
+from dagrl.engines.rollout.stop_texts import StopTexts
 from dagrl.engines.sampling import sample_tokens, token_uniforms
-from dagrl.errors import ConfigError, Problem, TrainingError
+from dagrl.engines.weights import Arrivals, Weights, check_layout, layout_of
+from dagrl.errors import EngineError
 from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Samples, Sampling
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 #: Finished rows leave the batch once they are this share of it: dropping them copies the rest of the cache.
 COMPACT_SHARE = 0.25
 
-_ROWS_SHOWN = 5
-
 
 class HFRollout:
-    """Draws responses from ``model``, whose weights may change between calls.
+    """Draws responses from ``model``, whose weights may change between calls; it is always awake on a CPU.
 
-    ``context_length`` bounds prompt and response together; None is no bound.
+    ``context_length`` bounds prompt and response together; None is no bound. ``tokenizer`` is for texts that end a
+    response; without one there can be none.
     """
 
     def __init__(
@@ -44,11 +56,25 @@ class HFRollout:
         stop_token_ids: frozenset[int],
         pad_token_id: int,
         context_length: int | None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self._model = model
         self._stops = sorted(stop_token_ids)
         self._pad = pad_token_id
         self._context_length = context_length
+        self._tokenizer = tokenizer
+        self._state = EngineState("hf")
+        self._state.version = 0
+
+    @property
+    def version(self) -> int | None:
+        """That of the weights; 0 before any was loaded, since the model came with some."""
+        return self._state.version
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether a load failed or the engine was closed."""
+        return self._state.death is not None
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
         """One response for each prompt; rows that share a prompt share its prefill.
@@ -56,20 +82,66 @@ class HFRollout:
         The tensors are on the device of ``seeds``; T is the longest response. Raises ConfigError for a prompt
         that is empty or leaves no room in the context, TrainingError where the model's logits are NaN.
         """
-        _check(prompts, seeds, sampling, self._context_length)
-        limits = self._response_limits(prompts, sampling.max_new_tokens)
+        limits = self._begin(prompts, seeds, sampling)
         if not prompts:
-            return _no_samples(seeds.device)
+            return no_samples(seeds.device)
         with _evaluating(self._model):
-            batch = self._prefill(prompts)
-            steps = self._decode(batch, seeds.to(limits.device), limits, sampling)
+            steps = list(self._decode(prompts, seeds.to(limits.device), limits, sampling))
         return _assemble(steps, limits, self._pad, seeds.device)
 
-    def _response_limits(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> Int64[Tensor, " B"]:
-        lengths = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int64)
-        if self._context_length is None:
-            return torch.full_like(lengths, max_new_tokens).to(self._model.device)
-        return (self._context_length - lengths).clamp(max=max_new_tokens).to(self._model.device)
+    def stream(
+        self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling
+    ) -> Iterator[tuple[int, Response]]:
+        """The rows of ``generate`` as they finish, each with its place among the prompts."""
+        limits = self._begin(prompts, seeds, sampling)
+        steps = self._decode(prompts, seeds.to(limits.device), limits, sampling) if prompts else iter(())
+        drawn: dict[int, Response] = {row: Response([], [], True) for row in range(len(prompts))}
+        while True:
+            with _evaluating(self._model):  # for this step alone: the caller goes on between them
+                step = next(steps, None)
+            if step is None:
+                return
+            yield from _finished(step, drawn, limits)
+
+    def load_weights(self, weights: Weights, version: int) -> None:
+        """Copy the weights into the model's own.
+
+        Raises:
+            EngineError: as the protocol says.
+        """
+        self._state.may_load()
+        check_layout(weights.layout, layout_of(self._model), "hf")
+        own: dict[str, Tensor] = self._model.state_dict(keep_vars=True)
+        arrivals = Arrivals(weights)
+        try:
+            with torch.no_grad():
+                for name, tensor in arrivals:
+                    own[name].copy_(tensor)
+            arrivals.check_complete()
+        except (EngineError, RuntimeError) as error:
+            self._state.die(f"loading weights failed: {error}")
+            raise EngineError(f"the hf engine could not load weights: {error}") from error
+        self._state.version = version
+
+    def sleep(self, level: int = 1) -> None:
+        """Note that it sleeps; the memory is the model's own, which the worker holds."""
+        self._state.fall_asleep(level)
+
+    def wake(self, tags: Sequence[str] = PARTS) -> None:
+        """Note that these parts are awake."""
+        self._state.wake_up(tags)
+
+    def close(self) -> None:
+        """Generate no more."""
+        self._state.die("it was closed")
+
+    def _begin(
+        self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling
+    ) -> Int64[Tensor, " B"]:
+        """The limits of the responses, on the model's device, if they can be drawn."""
+        self._state.may_generate()
+        check_request(prompts, seeds, sampling, self._context_length)
+        return response_limits(prompts, sampling.max_new_tokens, self._context_length).to(self._model.device)
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> _Batch:
         places: dict[tuple[int, ...], int] = {}
@@ -84,12 +156,17 @@ class HFRollout:
         return batch
 
     def _decode(
-        self, batch: _Batch, seeds: Int64[Tensor, " B"], limits: Int64[Tensor, " B"], sampling: Sampling
-    ) -> list[_Step]:
-        """Sample and feed tokens until every row has met a stop token or its limit."""
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Int64[Tensor, " B"],
+        limits: Int64[Tensor, " B"],
+        sampling: Sampling,
+    ) -> Iterator[_Step]:
+        """Sample and feed tokens until every row has met a stop or its limit."""
+        texts = StopTexts(sampling.stop, prompts, self._tokenizer)
+        batch = self._prefill(prompts)
         rows = torch.arange(len(seeds), device=limits.device)
         done = torch.zeros_like(rows, dtype=torch.bool)
-        steps: list[_Step] = []
         progress = Progress(int(limits.max()), "tokens of the longest response")
         for position in count():
             tokens, logprobs = sample_tokens(
@@ -99,20 +176,19 @@ class HFRollout:
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
             )
-            stopped = self._is_stop(tokens)
-            steps.append(_Step(rows, tokens, logprobs, stopped))
+            stopped = self._is_stop(tokens) | texts.end_with(rows, tokens, done)
+            yield _Step(rows, tokens, logprobs, stopped)
             progress.advance()
             done |= stopped | (limits == position + 1)
             num_done = int(done.sum())
             if num_done == len(done):
-                break
+                return
             if num_done >= COMPACT_SHARE * len(done):
                 keep = (~done).nonzero()[:, 0]
                 batch.select(keep)
                 rows, seeds, limits, tokens, done = (x[keep] for x in (rows, seeds, limits, tokens, done))
             batch.advance(done)
             batch.logits = self._forward(tokens[:, None], batch.attention_mask, batch.position_ids, batch.cache)
-        return steps
 
     def _is_stop(self, tokens: Int64[Tensor, " K"]) -> Bool[Tensor, " K"]:
         found = torch.zeros_like(tokens, dtype=torch.bool)
@@ -188,7 +264,7 @@ def _assemble(steps: Sequence[_Step], limits: Int64[Tensor, " B"], pad: int, dev
     lengths, truncated = _row_ends(stopped, limits)
     past = torch.arange(len(steps), device=limits.device)[:, None] >= lengths
     logprobs.masked_fill_(past, 0.0)
-    _check_finite(logprobs)
+    check_finite(logprobs.T)
     columns = (tokens.masked_fill_(past, pad).T, lengths, logprobs.T, truncated)
     return Samples(*(column.contiguous().to(device) for column in columns))
 
@@ -211,10 +287,18 @@ def _columns(
     )
 
 
-def _no_samples(device: torch.device) -> Samples:
-    ids = torch.zeros(0, 0, dtype=torch.int64, device=device)
-    logprobs = torch.zeros(0, 0, dtype=torch.float32, device=device)
-    return Samples(ids, ids.flatten(), logprobs, torch.zeros(0, dtype=torch.bool, device=device))
+def _finished(step: _Step, drawn: dict[int, Response], limits: Int64[Tensor, " B"]) -> Iterator[tuple[int, Response]]:
+    """Add a step to what was drawn; the rows that end with it leave."""
+    columns = (step.rows, step.tokens, step.logprobs, step.stopped, limits[step.rows])
+    for row, token, logprob, stopped, limit in zip(*(column.tolist() for column in columns), strict=True):
+        if row not in drawn:  # it has ended and only stays in the batch
+            continue
+        if not isfinite(logprob):
+            raise not_finite(row, len(drawn[row].tokens))
+        drawn[row].tokens.append(token)
+        drawn[row].logprobs.append(logprob)
+        if stopped or len(drawn[row].tokens) == limit:
+            yield row, drawn.pop(row)._replace(truncated=not stopped)
 
 
 def _row_ends(
@@ -236,51 +320,3 @@ def _evaluating(model: PreTrainedModel) -> Generator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def _check(
-    prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling, context_length: int | None
-) -> None:
-    if seeds.shape != (len(prompts),):
-        raise ValueError(f"{len(prompts)} prompts need as many seeds; seeds has shape {tuple(seeds.shape)}")
-    problems: list[Problem] = []
-    if sampling.max_new_tokens < 1:
-        problems.append(Problem(f"max_new_tokens must be 1 or more, not {sampling.max_new_tokens}"))
-    if not 0 <= sampling.temperature < float("inf"):
-        problems.append(Problem(f"temperature must be 0 or more, not {sampling.temperature}"))
-    problems += _prompt_problems([len(prompt) for prompt in prompts], context_length)
-    if problems:
-        raise ConfigError(problems, "rollout")
-
-
-def _prompt_problems(lengths: Sequence[int], context_length: int | None) -> Iterator[Problem]:
-    empty = [f"row {row}" for row, length in enumerate(lengths) if length == 0]
-    if empty:
-        yield Problem(
-            "a prompt without tokens cannot be continued",
-            facts=(("rows", _shown(empty)),),
-            fix="give every prompt at least one token, e.g. the beginning-of-sequence token",
-        )
-    limit = float("inf") if context_length is None else context_length
-    full = [f"row {row}: {length} tokens" for row, length in enumerate(lengths) if length >= limit]
-    if full:
-        yield Problem(
-            "a prompt leaves no room for a response",
-            facts=(("prompts", _shown(full)), ("context", f"{context_length} tokens, prompt and response together")),
-            fix="filter or shorten the prompts, or take a model with a longer context",
-        )
-
-
-def _shown(rows: Sequence[str]) -> str:
-    more = f"\nand {len(rows) - _ROWS_SHOWN} more" if len(rows) > _ROWS_SHOWN else ""
-    return "\n".join(rows[:_ROWS_SHOWN]) + more
-
-
-def _check_finite(logprobs: Float32[Tensor, "T B"]) -> None:
-    if bool(logprobs.isfinite().all()):
-        return
-    place, row = (~logprobs.isfinite()).nonzero()[0].tolist()
-    raise TrainingError(
-        f"the model's logits are not finite: first for the response token {place} of row {row}. "
-        "Its weights may have diverged."
-    )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from dagrl.engines.rollout import HFRollout
+from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.sampling import token_uniforms
 from dagrl.errors import ConfigError, TrainingError
 from dagrl.graph.roles import Samples, Sampling

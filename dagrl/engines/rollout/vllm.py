@@ -1,0 +1,211 @@
+"""Rollout by vLLM inside this process, from weights that the trainer hands over.
+
+The engine never reads a checkpoint: it starts with the model's config and no weights, and is synced before it
+generates. vLLM is imported when the first engine is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from dagrl.engines.rollout.base import (
+    KV_CACHE,
+    PARTS,
+    WEIGHTS,
+    EngineState,
+    Response,
+    check_request,
+    response_limits,
+    samples_of,
+)
+from dagrl.engines.rollout.vllm_loading import make_loader
+from dagrl.engines.rollout.vllm_start import start_vllm
+from dagrl.engines.weights import Arrivals, Weights, check_layout, layout_of
+from dagrl.errors import ConfigError, EngineError, Problem
+from dagrl.graph.progress import Progress
+from dagrl.graph.roles import Samples, Sampling
+from dagrl.graph.rollouts import VLLM_TEMPERATURES, RolloutSpec
+from dagrl.ops.random import mix
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+#: vLLM reads the seed -1 as "none", so seeds lose their sign.
+_SEED_MASK = 2**63 - 1
+
+
+class VllmRollout:
+    """Draws responses by an engine of vLLM with the architecture of ``model``.
+
+    ``dtype`` is what it computes in; ``context_length`` bounds prompt and response together. ``tensor_parallel`` of
+    the spec is 1, or the processes of the default process group share one engine and call all methods alike.
+
+    Raises:
+        ConfigError: when vLLM does not take the model, or the key-value cache is too small for its context.
+    """
+
+    def __init__(
+        self,
+        spec: RolloutSpec,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        dtype: torch.dtype,
+        stop_token_ids: frozenset[int],
+        pad_token_id: int,
+        context_length: int | None,
+    ) -> None:
+        self._stops = sorted(stop_token_ids)
+        self._pad = pad_token_id
+        self._layout = layout_of(model)
+        self._state = EngineState("vllm")
+        limits = [limit for limit in (spec.max_model_len, context_length) if limit is not None]
+        started = start_vllm(spec, model, tokenizer, dtype=dtype, context_length=min(limits, default=None))
+        self._llm, self._context_length = started.llm, started.context_length
+        self._can_sleep = started.can_sleep
+        self._loader = make_loader(self._llm, native=started.native_updates)
+        self._requests = 0
+
+    @property
+    def version(self) -> int | None:
+        """That of the weights it generates from; None before the first sync and after a deep sleep."""
+        return self._state.version
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether a load or a step failed, or the engine was closed."""
+        return self._state.death is not None
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens of prompt and response together."""
+        return self._context_length
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
+        """One response for each prompt, from its own seed; rows that share a prompt share its prefill.
+
+        The tensors are on the device of ``seeds``; T is the longest response. It raises as the protocol says.
+        """
+        rows = self.stream(prompts, seeds, sampling)
+        return samples_of(rows, len(prompts), self._pad, seeds.device)
+
+    def stream(
+        self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling
+    ) -> Iterator[tuple[int, Response]]:
+        """The rows of ``generate`` as they finish, each with its place among the prompts."""
+        self._state.may_generate()
+        _check_temperature(sampling.temperature)
+        check_request(prompts, seeds, sampling, self._context_length)
+        limits = response_limits(prompts, sampling.max_new_tokens, self._context_length).tolist()
+        numbers = [seed & _SEED_MASK for seed in mix(seeds.cpu()).tolist()]
+        return self._drawn(prompts, numbers, limits, sampling)
+
+    def load_weights(self, weights: Weights, version: int) -> None:
+        """Take these weights in and forget the keys and values of the old ones; it raises as the protocol says."""
+        self._state.may_load()
+        check_layout(weights.layout, self._layout, "vllm")
+        arrivals = Arrivals(weights)
+        try:
+            self._loader.load(arrivals)
+            arrivals.check_complete()
+            self._reset_prefix_cache()
+        # vLLM fails in any of torch's and its own ways, and is then left without weights.
+        except BaseException as error:
+            self._state.die(f"loading weights failed: {type(error).__name__}: {error}")
+            if isinstance(error, Exception):
+                raise EngineError(f"the vllm engine could not load weights: {error}") from error
+            raise
+        self._state.version = version
+
+    def sleep(self, level: int = 1) -> None:
+        """Give memory back, on an accelerator; on a CPU there is none to give back, but the states are the same."""
+        if self._state.fall_asleep(level) and self._can_sleep:
+            self._llm.sleep(level=level)
+
+    def wake(self, tags: Sequence[str] = PARTS) -> None:
+        """Have parts in memory again; a cache that slept is empty."""
+        slept = self._state.wake_up(tags)
+        if self._can_sleep:
+            for part in (WEIGHTS, KV_CACHE):
+                if part in slept:
+                    self._llm.wake_up(tags=[part])
+
+    def close(self) -> None:
+        """End the engine and give its memory back."""
+        if self._llm is not None:
+            self._state.die("it was closed")
+            self._llm.llm_engine.engine_core.shutdown()
+            self._llm = None
+
+    def _reset_prefix_cache(self) -> None:
+        if not self._llm.reset_prefix_cache():
+            raise EngineError("its prefix cache could not be emptied: rows are still being drawn")
+
+    def _drawn(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], limits: Sequence[int], sampling: Sampling
+    ) -> Iterator[tuple[int, Response]]:
+        engine = self._llm.llm_engine
+        progress = Progress(len(prompts), "responses")
+        places: dict[str, int] = {}
+        try:
+            with torch.random.fork_rng(devices=[]):  # vLLM draws a number a row from the process's own generator
+                for row, (prompt, seed, limit) in enumerate(zip(prompts, seeds, limits, strict=True)):
+                    places[self._add(engine, prompt, self._parameters(seed, limit, sampling))] = row
+            while places:
+                with torch.random.fork_rng(devices=[]):
+                    outputs = engine.step()
+                for output in outputs:
+                    if output.finished:
+                        progress.advance()
+                        yield places.pop(output.request_id), _response(output.outputs[0])
+        except Exception as error:
+            self._state.die(f"generating failed: {type(error).__name__}: {error}")
+            raise EngineError(f"the vllm engine failed while generating: {error}") from error
+        finally:
+            if places and self._state.death is None:  # the caller has stopped listening
+                engine.abort_request(list(places))
+
+    def _add(self, engine: Any, prompt: Sequence[int], parameters: Any) -> str:
+        self._requests += 1
+        name = str(self._requests)
+        engine.add_request(name, {"prompt_token_ids": list(prompt)}, parameters)
+        return name
+
+    def _parameters(self, seed: int, limit: int, sampling: Sampling) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_tokens=limit,
+            seed=seed,
+            stop=list(sampling.stop),
+            include_stop_str_in_output=True,
+            stop_token_ids=self._stops,
+            ignore_eos=True,  # those of the policy alone end a response
+            detokenize=bool(sampling.stop),
+            logprobs=0,
+            flat_logprobs=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+
+def _response(completion: Any) -> Response:
+    """What vLLM drew; the log-probs of the drawn tokens are the only ones it was asked for."""
+    tokens = list(completion.token_ids)
+    logprobs = [completion.logprobs.logprobs[start] for start in completion.logprobs.start_indices[: len(tokens)]]
+    return Response(tokens, logprobs, completion.finish_reason == "length")
+
+
+def _check_temperature(temperature: float) -> None:
+    lowest, highest = VLLM_TEMPERATURES
+    if temperature != 0 and not lowest <= temperature <= highest:
+        what = f"vllm draws at temperature 0 or from {lowest} to {highest}, not at {temperature}"
+        raise ConfigError([Problem(what, fix='change the temperature, or generate with `rollout="hf"`')], "rollout")

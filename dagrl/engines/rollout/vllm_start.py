@@ -1,0 +1,145 @@
+"""Starting vLLM inside a process that does other things too, and leaving these as they were."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dagrl.engines.model_saving import save_configs
+from dagrl.errors import ConfigError, Problem
+from dagrl.graph.rollouts import RolloutSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_GIB = 2**30
+#: The engine must live in this process. The rest may be set by the user: threads as torch has them, no reports home,
+#: errors alone on the console.
+_ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+
+class Started(NamedTuple):
+    """An engine, the most tokens that a sequence of it may have, and what its device can do."""
+
+    llm: Any
+    context_length: int
+    can_sleep: bool
+    native_updates: bool
+
+
+def start_vllm(
+    spec: RolloutSpec,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    dtype: torch.dtype,
+    context_length: int | None,
+    native_updates: bool | None = None,
+) -> Started:
+    """An engine of the model's architecture, whose weights are yet to come.
+
+    ``native_updates`` is whether it takes weights by vLLM's own protocol; None: on an accelerator.
+
+    Raises:
+        ConfigError: when vLLM refuses the model or the options.
+    """
+    on_cpu = not torch.cuda.is_available()
+    native = not on_cpu if native_updates is None else native_updates
+    with _undisturbed(), tempfile.TemporaryDirectory(prefix="dagrl-vllm-") as folder:
+        save_configs(model, tokenizer, Path(folder), dtype=dtype)
+        _import_vllm(on_cpu=on_cpu)
+        try:
+            llm = _make(spec, folder, dtype, context_length, on_cpu=on_cpu, native=native)
+        # vLLM raises what pydantic, torch and its own layers raise.
+        except Exception as error:
+            raise ConfigError([_refused(spec, model, error)], "rollout") from error
+    return Started(llm, llm.llm_engine.model_config.max_model_len, not on_cpu, native)
+
+
+def _make(
+    spec: RolloutSpec, folder: str, dtype: torch.dtype, context_length: int | None, *, on_cpu: bool, native: bool
+) -> Any:
+    from vllm import LLM
+
+    optional: dict[str, Any] = {"weight_transfer_config": _transfer()} if native else {}
+    if spec.tensor_parallel > 1:
+        optional |= {"tensor_parallel_size": spec.tensor_parallel, "distributed_executor_backend": "external_launcher"}
+    return LLM(
+        model=folder,
+        load_format="dummy",
+        dtype=str(dtype).removeprefix("torch."),
+        max_model_len=context_length,
+        kv_cache_memory_bytes=int(spec.kv_cache_gib * _GIB),
+        enforce_eager=on_cpu if spec.enforce_eager is None else spec.enforce_eager,
+        enable_prefix_caching=spec.prefix_caching,
+        enable_sleep_mode=not on_cpu,
+        logprobs_mode="processed_logprobs",
+        generation_config="vllm",
+        seed=0,
+        disable_log_stats=True,
+        **optional,
+    )
+
+
+def _transfer() -> Any:
+    from vllm.config import WeightTransferConfig
+    from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+
+    from dagrl.engines.rollout import vllm_transfer
+
+    try:
+        WeightTransferEngineFactory.register_engine(vllm_transfer.NAME, vllm_transfer.InProcessTransfer)
+    except ValueError:
+        pass  # an earlier engine has done it
+    return WeightTransferConfig(backend=vllm_transfer.NAME)
+
+
+def _import_vllm(*, on_cpu: bool) -> None:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from vllm.platforms import current_platform
+
+    if on_cpu:
+        # Else the first token waits, for up to half a minute, until a compiler has built the ranking of one log-prob.
+        current_platform.simple_compile_backend = "eager"
+
+
+@contextmanager
+def _undisturbed() -> Generator[None]:
+    """Random numbers and torch's way to set its threads stay what they were; warnings stay off the console."""
+    set_num_threads, python, numpy = torch.set_num_threads, random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def _refused(spec: RolloutSpec, model: PreTrainedModel, error: Exception) -> Problem:
+    text = str(error).strip()
+    facts = (
+        ("model", f"{type(model).__name__}, {model.config.name_or_path}"),
+        ("cause", f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}"),
+    )
+    if "KV cache" in text or "kv cache" in text:
+        fix = f"give `vllm(kv_cache_gib=...)` more than {spec.kv_cache_gib}, or a smaller `max_model_len`"
+    else:
+        fix = 'generate with `rollout="hf"`, or take a model of an architecture that vLLM has'
+    return Problem("vllm cannot run the model", spec.at, facts=facts, fix=fix)

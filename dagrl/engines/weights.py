@@ -1,0 +1,165 @@
+"""Trained weights on their way into a rollout engine: named, cast, and put together a bucket at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from dagrl.engines.parallel import SINGLE, DataParallel
+from dagrl.errors import EngineError, counted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: Bytes that are put together at once: one transfer for many small tensors, and little memory.
+BUCKET_BYTES = 64 * 2**20
+
+_NAMES_SHOWN = 3
+
+#: The shape of every tensor of a model by its Hugging Face name, tied ones under each of their names.
+Layout = Mapping[str, tuple[int, ...]]
+
+
+class Weights(Protocol):
+    """Named tensors of a model, and their shapes before any of them is there.
+
+    Iterating gives whole tensors under Hugging Face names, tied ones under each of their names. Where ranks share the
+    weights out, all of them must iterate, to the end. A tensor may share memory with the trained one: copy it.
+    """
+
+    @property
+    def layout(self) -> Layout:
+        """What iterating will give."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]: ...
+
+
+def layout_of(model: PreTrainedModel) -> Layout:
+    """The shapes of a model's tensors, whole even where this rank holds a share."""
+    return {name: tuple(value.shape) for name, value in _tensors(model).items()}
+
+
+class TrainedWeights:
+    """The weights of a model that may be shared out over ranks, in ``dtype``.
+
+    No second copy of the model is made: shares come together in buckets of at most ``bucket_bytes`` (or one tensor),
+    by one collective each.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        dtype: torch.dtype,
+        parallel: DataParallel = SINGLE,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self._tensors = _tensors(model)
+        self._dtype = dtype
+        self._parallel = parallel
+        self._bucket_bytes = bucket_bytes
+        self.layout: Layout = {name: tuple(value.shape) for name, value in self._tensors.items()}
+
+    @torch.no_grad()
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for bucket in self._buckets():
+            shared = [value for value in bucket if isinstance(value, DTensor)]
+            whole = iter(gather_bucket(shared, self._dtype, self._parallel) if shared else ())
+            for value, names in bucket.items():
+                tensor = next(whole) if isinstance(value, DTensor) else self._cast(value.detach())
+                for name in names:
+                    yield name, tensor
+
+    def _cast(self, value: Tensor) -> Tensor:
+        return value.to(self._dtype) if value.is_floating_point() else value
+
+    def _buckets(self) -> Iterator[dict[Tensor, list[str]]]:
+        """Different tensors with their names, in the model's order, as many as a bucket may have bytes."""
+        names: dict[Tensor, list[str]] = {}  # tensors are told apart by identity
+        for name, value in self._tensors.items():
+            names.setdefault(value, []).append(name)
+        bucket: dict[Tensor, list[str]] = {}
+        size = 0
+        for value, of_one in names.items():
+            num_bytes = value.numel() * self._dtype.itemsize
+            if bucket and size + num_bytes > self._bucket_bytes:
+                yield bucket
+                bucket, size = {}, 0
+            bucket[value] = of_one
+            size += num_bytes
+        if bucket:
+            yield bucket
+
+
+def gather_bucket(tensors: Sequence[DTensor], dtype: torch.dtype, parallel: DataParallel) -> Iterator[Tensor]:
+    """The whole tensors of which each rank holds some rows, by one collective; all ranks must ask for the same."""
+    size = parallel.size
+    shares = [-(-len(tensor) // size) for tensor in tensors]
+    row_sizes = [tensor.shape[1:].numel() for tensor in tensors]
+    numels = [share * row for share, row in zip(shares, row_sizes, strict=True)]
+    locals_ = [cast("Tensor", tensor.to_local()) for tensor in tensors]
+    own = torch.zeros(sum(numels), dtype=dtype, device=locals_[0].device)
+    for place, part in zip(own.split(numels), locals_, strict=True):
+        place[: part.numel()].copy_(part.flatten())
+    everyone = own.new_empty(size * len(own))
+    torch.distributed.all_gather_into_tensor(everyone, own)
+    by_rank = everyone.view(size, -1).split(numels, 1)
+    for tensor, parts in zip(tensors, by_rank, strict=True):
+        # Every rank but the last ones holds a full share: the rows are one after the other.
+        yield parts.flatten()[: tensor.numel()].view(tensor.shape)
+
+
+def check_layout(given: Layout, wanted: Layout, engine: str) -> None:
+    """See that weights are those of the engine's model, before any of them is loaded.
+
+    Raises:
+        EngineError: naming what is missing, has no place, or has another shape.
+    """
+    shapes = [
+        f"{name}: {given[name]} for {wanted[name]}" for name in given if name in wanted and given[name] != wanted[name]
+    ]
+    found = (
+        ("missing", [name for name in wanted if name not in given]),
+        ("not of the model", [name for name in given if name not in wanted]),
+        ("of another shape", shapes),
+    )
+    faults = [f"{label}: {_few(names)}" for label, names in found if names]
+    if faults:
+        raise EngineError(
+            f"weights that are not those of the {engine} engine's model were refused ({'; '.join(faults)})"
+        )
+
+
+class Arrivals:
+    """Passes weights on, and knows afterwards whether all of them came, in their shapes."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._missing = dict(weights.layout)
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self._weights:
+            if self._missing.pop(name, None) != tuple(tensor.shape):
+                raise EngineError(f"`{name}` came with the shape {tuple(tensor.shape)}, twice or unasked for")
+            yield name, tensor
+
+    def check_complete(self) -> None:
+        """Raises EngineError when a tensor that was announced has not come."""
+        if self._missing:
+            what = counted(len(self._missing), "tensor")
+            raise EngineError(f"{what} did not come: {_few(list(self._missing))}")
+
+
+def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    return weights
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more

@@ -1,0 +1,79 @@
+"""Specs of how a policy generates: which engine draws the responses, and its options."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from dagrl.errors import Location, PipelineFileError, Problem
+from dagrl.graph.source import caller_location
+
+#: What vLLM draws at beside 0: it refuses a higher temperature, and silently takes another for a lower one.
+VLLM_TEMPERATURES = (0.01, 2.0)
+
+EngineName = Literal["hf", "vllm", "server"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSpec:
+    """An engine and its options; those of another engine keep their defaults and mean nothing."""
+
+    engine: EngineName = "hf"
+    tensor_parallel: int = 1
+    kv_cache_gib: float = 1.0
+    max_model_len: int | None = None
+    enforce_eager: bool | None = None
+    prefix_caching: bool = True
+    urls: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+    at: Location = field(default_factory=caller_location, compare=False, repr=False)
+
+
+def vllm(
+    *,
+    tensor_parallel: int = 1,
+    kv_cache_gib: float = 1.0,
+    max_model_len: int | None = None,
+    enforce_eager: bool | None = None,
+    prefix_caching: bool = True,
+) -> RolloutSpec:
+    """An engine of vLLM inside each worker process, for ``policy(..., rollout=vllm())``; it needs the extra `vllm`.
+
+    ``tensor_parallel`` processes of the group share one engine. ``kv_cache_gib`` is what each process keeps of keys
+    and values: more lets more rows be drawn at once. ``max_model_len`` bounds prompt and response together; None is
+    the model's own context. ``enforce_eager=None`` compiles the model on an accelerator alone. With
+    ``prefix_caching`` the rows of one prompt share its prefill; each sync of the weights empties that cache.
+    """
+    return RolloutSpec(
+        engine="vllm",
+        tensor_parallel=tensor_parallel,
+        kv_cache_gib=kv_cache_gib,
+        max_model_len=max_model_len,
+        enforce_eager=enforce_eager,
+        prefix_caching=prefix_caching,
+    )
+
+
+def server(urls: Sequence[str], *, api_key: str | None = None) -> RolloutSpec:
+    """Servers with the OpenAI-compatible completions protocol and token ids, for ``policy(..., rollout=server(...))``.
+
+    ``urls`` are their base addresses, such as ``http://host:8000/v1``; ``api_key`` is sent as a bearer token.
+    """
+    given: Any = urls if isinstance(urls, str) else tuple(urls)
+    return RolloutSpec(engine="server", urls=given, api_key=api_key)
+
+
+def rollout_spec(value: RolloutSpec | str) -> RolloutSpec:
+    """The spec that an engine's name stands for, or that is given.
+
+    Raises:
+        PipelineFileError: for another value, and for `server`, which needs addresses.
+    """
+    if isinstance(value, RolloutSpec):
+        return value
+    if value == "server":
+        fix = 'give their addresses: `rollout=server(["http://host:8000/v1"])`'
+        raise PipelineFileError([Problem('rollout="server" does not say which servers.', caller_location(), fix=fix)])
+    if value not in get_args(EngineName):
+        fix = 'give `"hf"`, `"vllm"`, `vllm(...)` or `server([...])`'
+        raise PipelineFileError([Problem(f"a policy has rollout={value!r}.", caller_location(), fix=fix)])
+    return RolloutSpec(engine=value)  # pyright: ignore[reportArgumentType] - one of the names

@@ -1,0 +1,161 @@
+"""When a rollout engine that shares its processes with training sleeps and wakes, and in which order ops then run."""
+
+import json
+
+import pytest
+
+from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy
+from dagrl.cli.plan_text import plan_text
+from dagrl.compiler import LOCAL, Machine, PhaseOp, Plan, RunOp, SyncOp, compile_pipelines, plan_from_dict
+
+POOL = ResourcePool("main")
+
+
+def actor(engine: str = "vllm", pool: ResourcePool = POOL, name: str = "actor") -> WorkerGroup:
+    return WorkerGroup(name, policy("zoo:tiny", optimizer=adamw(lr=0.1), rollout=engine), pool=pool)
+
+
+def steps_of(plan: Plan) -> list[str]:
+    """The ops that concern a model, in order: phases by action and group, calls and syncs by name."""
+    shown = [op for op in plan.ops if isinstance(op, PhaseOp | SyncOp) or (isinstance(op, RunOp) and op.group)]
+    return [f"{op.action} {op.group}" if isinstance(op, PhaseOp) else op.id for op in shown]
+
+
+def grpo(toy, group: WorkerGroup, ref: WorkerGroup) -> Pipeline:
+    with Pipeline("p") as p:
+        tokens = toy.draw(group, toy.source())
+        toy.watch(toy.old(ref, tokens, name="ref"))
+        toy.nudge(group, tokens)
+    return p
+
+
+def test_a_step_sleeps_once_and_wakes_the_cache_only_to_generate(toy) -> None:
+    plan = toy.plan_of(grpo(toy, actor(), toy.group("ref", trains=False)))
+    assert steps_of(plan) == [
+        "wake_weights actor", "wake_kv actor", "draw", "sleep actor", "ref", "nudge", "wake_weights actor",
+        "sync:actor@v+1",
+    ]  # fmt: skip
+
+
+def test_hf_has_no_phases(toy) -> None:
+    plan = toy.plan_of(grpo(toy, actor("hf"), toy.group("ref", trains=False)))
+    assert steps_of(plan) == ["draw", "ref", "nudge", "sync:actor@v+1"]
+
+
+def test_an_engine_that_has_its_processes_alone_never_sleeps(toy) -> None:
+    trainer = toy.group("trainer")
+    far = ResourcePool("far", process_on_nodes=[1])
+    sampler = WorkerGroup("sampler", policy("zoo:tiny", rollout="vllm"), pool=far, follows=trainer)
+    with Pipeline("p") as p:
+        tokens = toy.draw(sampler, toy.source())
+        toy.nudge(trainer, tokens)
+    (plan,) = compile_pipelines([p], LOCAL)
+    assert steps_of(plan) == ["draw", "nudge", "sync:sampler@v+1"]
+
+
+def test_an_evaluation_wakes_what_the_step_has_put_to_sleep(toy) -> None:
+    group = actor()
+    with Pipeline("eval") as held_out:
+        toy.report(toy.judge(toy.draw(group, toy.source())))
+    plans = compile_pipelines([grpo(toy, group, toy.group("ref", trains=False)), held_out], LOCAL)
+    assert steps_of(plans[1]) == ["wake_weights actor", "wake_kv actor", "draw"]
+
+
+def remax(toy, group: WorkerGroup) -> Pipeline:
+    """Scores between two rollouts in the file, which need not be between them when they run."""
+    with Pipeline("p") as p:
+        tokens = toy.draw(group, batch := toy.source())
+        toy.watch(toy.old(group, tokens))
+        greedy = toy.draw(group, batch, name="greedy")
+        toy.report(toy.judge(greedy))
+        toy.nudge(group, tokens)
+    return p
+
+
+def test_rollouts_run_one_after_the_other_where_data_allows(toy) -> None:
+    assert steps_of(toy.plan_of(remax(toy, actor()))) == [
+        "wake_weights actor", "wake_kv actor", "draw", "greedy", "sleep actor", "old", "nudge", "wake_weights actor",
+        "sync:actor@v+1",
+    ]  # fmt: skip
+
+
+def two_updates(toy, group: WorkerGroup) -> Pipeline:
+    with Pipeline("p") as p:
+        tokens = toy.draw(group, batch := toy.source())
+        toy.nudge(group, tokens)
+        more = toy.draw(group, batch, name="again")
+        toy.nudge(group, more)
+    return p
+
+
+def test_new_weights_arrive_before_the_cache_is_there(toy) -> None:
+    assert steps_of(toy.plan_of(two_updates(toy, actor()))) == [
+        "wake_weights actor", "wake_kv actor", "draw", "sleep actor", "nudge",
+        "wake_weights actor", "sync:actor@v+1", "wake_kv actor", "again", "sleep actor", "nudge#2",
+        "wake_weights actor", "sync:actor@v+2",
+    ]  # fmt: skip
+
+
+def test_weights_that_a_sync_replaces_are_dropped_and_others_kept(toy) -> None:
+    group = actor()
+    with Pipeline("p") as p:
+        tokens = toy.draw(group, batch := toy.source())
+        scored = toy.old(group, tokens)
+        toy.watch(scored)
+        again = toy.draw(group, batch, scored.only(), name="again")
+        toy.nudge(group, again)
+    levels = [op.level for op in toy.plan_of(p).ops if isinstance(op, PhaseOp) and op.action == "sleep"]
+    assert levels[-1] == 2
+    frozen = WorkerGroup("frozen", policy("zoo:tiny", rollout="vllm"), pool=POOL)
+    with Pipeline("q") as q:
+        toy.nudge(toy.group("other"), toy.draw(frozen, toy.source()))
+    assert [op.level for op in toy.plan_of(q).ops if isinstance(op, PhaseOp) and op.action == "sleep"] == [1]
+
+
+def test_two_engines_of_one_pool_are_not_awake_together(toy) -> None:
+    first, second = actor(name="first"), actor(name="second")
+    with Pipeline("p") as p:
+        tokens = toy.draw(first, batch := toy.source())
+        other = toy.draw(second, batch, name="other")
+        toy.nudge(first, tokens)
+        toy.nudge(second, other)
+    awake: set[str] = set()
+    for op in toy.plan_of(p).ops:
+        if isinstance(op, PhaseOp):
+            awake = (
+                awake - {op.group}
+                if op.action == "sleep"
+                else awake | ({op.group} if op.action == "wake_kv" else set())
+            )
+            assert len(awake) <= 1
+        elif isinstance(op, RunOp) and op.group is not None:
+            assert awake == ({op.group} if op.needs == "rollout" else set())
+
+
+@pytest.mark.parametrize("make", [remax, two_updates])
+def test_switches_hold_by_dependencies_and_not_by_luck(toy, make) -> None:
+    """Whatever an executor starts as soon as it may, no call runs in a phase that is not its own."""
+    plan = toy.plan_of(make(toy, actor()))
+    before: dict[str, set[str]] = {}
+    for op in plan.ops:
+        assert set(op.after) <= set(before), f"{op.id} stands above what it waits for"
+        before[op.id] = set(op.after).union(*(before[name] for name in op.after))
+    users = [op for op in plan.ops if isinstance(op, PhaseOp | SyncOp) or (isinstance(op, RunOp) and op.group)]
+    for place, op in enumerate(users):
+        if isinstance(op, PhaseOp):
+            assert all(other.id in before[op.id] for other in users[:place])
+            assert all(op.id in before[other.id] for other in users[place + 1 :])
+
+
+def test_phases_survive_json_and_are_printed(toy) -> None:
+    plan = toy.plan_of(grpo(toy, actor(), toy.group("ref", trains=False)))
+    assert plan_from_dict(json.loads(plan.to_json())) == plan
+    text = plan_text(plan)
+    assert "phase   wake the weights of actor" in text
+    assert "phase   wake the KV cache of actor" in text
+    assert "phase   sleep: the rollout engine of actor, its weights are dropped" in text
+
+
+def test_colocated_pools_of_many_processes_have_them_too(toy) -> None:
+    plans = compile_pipelines([grpo(toy, actor(), toy.group("ref", trains=False))], Machine("ray", (2,), 2))
+    assert sum(isinstance(op, PhaseOp) for op in plans[0].ops) == 4
