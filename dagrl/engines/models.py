@@ -111,7 +111,7 @@ def save_model(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
         complete = Path(aside, "new")
-        with _quiet():
+        with quiet():
             _twin(model).save_pretrained(complete, state_dict=weights)
             _write_configs(model, dtype, complete)
             tokenizer.save_pretrained(complete)
@@ -243,7 +243,7 @@ def _write_configs(model: PreTrainedModel, dtype: torch.dtype, folder: Path) -> 
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
+def quiet() -> Generator[None]:
     """Neither transformers' log nor progress bars nor warnings; what was set is put back."""
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     hub = getLogger("huggingface_hub")
@@ -269,7 +269,7 @@ def refusing(kind: str, reference: str) -> Generator[None]:
     if problem:
         raise ConfigError([problem])
     try:
-        with _quiet():
+        with quiet():
             yield
     # Readers of JSON, safetensors, pickles, tokenizers and the hub share no base class but this one.
     except Exception as error:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dagrl.data.metrics import Metrics
 from dagrl.engines.models import load_tokenizer, save_model
+from dagrl.engines.packaged import ready_model
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.passes import as_module
 from dagrl.engines.scalar_head import load_scalar_model, scalar_head
@@ -19,7 +20,6 @@ from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.engines.value_scoring import ValueScorer
 from dagrl.errors import DagrlError
-from dagrl.graph.models import locate_model
 from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import WorkerGroup
 from dagrl.workers.memory import tensor_bytes
@@ -49,7 +49,7 @@ class CriticWorker:
         self.group = group
         self.parallel = parallel
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        reference = locate_model(spec.model)
+        reference = ready_model(spec.model)
         attention = "sdpa" if self.device.type == "cuda" else "eager"
         self.model = load_scalar_model(reference, dtype=torch.float32, attn_implementation=attention, new_head=True)
         if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out

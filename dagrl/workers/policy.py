@@ -23,6 +23,7 @@ from dagrl.engines.models import (
     save_model,
     stop_token_ids,
 )
+from dagrl.engines.packaged import ready_model
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.rollout import HFRollout
 from dagrl.engines.scoring import Scorer
@@ -30,7 +31,6 @@ from dagrl.engines.sharding import whole
 from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.errors import ConfigError, DagrlError, Problem
-from dagrl.graph.models import locate_model
 from dagrl.graph.roles import LogProbs, LossColumns, Message, Samples, Sampling, TokenBatch, TopLogProbs, UpdatePlan
 from dagrl.graph.specs import WorkerGroup
 from dagrl.workers.memory import tensor_bytes
@@ -63,7 +63,7 @@ class PolicyWorker:
         self.group = group
         self.parallel = parallel
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        reference = locate_model(spec.model)
+        reference = ready_model(spec.model)
         attention = "sdpa" if self.device.type == "cuda" else "eager"
         if spec.from_scratch:
             self.model = fresh_model(reference, seed=seed, attn_implementation=attention)

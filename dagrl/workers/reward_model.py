@@ -12,13 +12,13 @@ from torch import Tensor
 
 from dagrl.data.columns import Objects
 from dagrl.engines.models import context_length, load_tokenizer, pad_token_id, save_model
+from dagrl.engines.packaged import ready_model
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.passes import as_module
 from dagrl.engines.scalar_head import load_scalar_model
 from dagrl.engines.sequence_scoring import SequenceScorer
 from dagrl.engines.state import StatePart, WorkerState
 from dagrl.errors import ConfigError, Problem
-from dagrl.graph.models import locate_model
 from dagrl.graph.roles import Message
 from dagrl.graph.specs import WorkerGroup
 from dagrl.workers.memory import tensor_bytes
@@ -42,7 +42,7 @@ class RewardModelWorker:
         self.group = group
         self.parallel = parallel
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        reference = locate_model(spec.model)
+        reference = ready_model(spec.model)
         attention = "sdpa" if device.type == "cuda" else "eager"
         self.model = load_scalar_model(
             reference, dtype=torch.float32, attn_implementation=attention, new_head=False
