@@ -30,19 +30,23 @@ def _scorable(call: CallView) -> list[Refusal]:
         refusals.append(("the package reasoning-gym is not installed", "`pip install 'dagrl[gym]'`"))
     if not 0 < call.options["time_limit"] < math.inf:
         refusals.append((f"`time_limit` is {call.options['time_limit']}", "it is a number of seconds above 0"))
-    other = [data for _, data in call.upstream_option("data") if not str(data).startswith(GYM)]
-    if other:
-        fix = 'give `prompts` a task: `data="gym:chain_sum"`, or score with `verify` or `reward_function`'
-        refusals.append((f"its rows come from `{other[0]}`, which is no gym task", fix))
     return refusals
 
 
 def _loadable(call: CallView) -> list[Refusal]:
+    other = [data for _, data in call.upstream_option("data") if not str(data).startswith(GYM)]
+    if other:
+        fix = 'give `prompts` a task: `data="gym:chain_sum"`, or score with `verify` or `reward_function`'
+        return [(f"its rows come from `{other[0]}`, which is no gym task", fix)]
     fault = load_problem(_FUNCTION, 0, _LOAD_SECONDS)
     return [] if fault is None else [(f"reasoning-gym cannot be used: {fault}", "`pip install 'dagrl[gym]'`")]
 
 
-@node(writes="rewards", check=_scorable, before_run=_loadable)
+#: An entry without metadata, which the task does not need to score.
+_EXAMPLE = {"question": "2 + 5 =", "answer": "7", "metadata": {}, TASK_FIELD: f"{GYM}chain_sum"}
+
+
+@node(writes="rewards", check=_scorable, before_run=_loadable, examples={"row_fields": [_EXAMPLE]})
 def gym_score(
     row_fields: Objects[Mapping[str, Any]],
     response_text: Objects[str],

@@ -79,7 +79,10 @@ def _options(name: str, query: str, config: type) -> dict[str, Any]:
     """The options of a reference, each of its declared type."""
     hints: Mapping[str, Any] = get_type_hints(config)
     known = {one.name: hints[one.name] for one in fields(config)} | dict.fromkeys(OWN_OPTIONS, int)
-    pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        _refuse(f"`{query}` is no list of OPTION=VALUE of the gym task `{name}`", "write `?min_terms=2&max_terms=3`")
     found: dict[str, Any] = {}
     for key, text in pairs:
         _require_known(f"option of the gym task `{name}`", key, known)
