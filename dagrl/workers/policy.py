@@ -66,12 +66,20 @@ class PolicyWorker:
         reference = ready_model(spec.model)
         attention = "sdpa" if self.device.type == "cuda" else "eager"
         if spec.from_scratch:
-            self.model = fresh_model(reference, seed=seed, attn_implementation=attention)
+            self.model = fresh_model(
+                reference, seed=seed, attn_implementation=attention, trust_remote_code=spec.trust_remote_code
+            )
         else:
-            self.model = load_model(reference, dtype=torch.float32, attn_implementation=attention)
+            self.model = load_model(
+                reference,
+                dtype=torch.float32,
+                attn_implementation=attention,
+                trust_remote_code=spec.trust_remote_code,
+                allow_pickle=spec.allow_pickle,
+            )
         if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
             _module(self.model).to(device=self.device)
-        self.tokenizer = load_tokenizer(reference)
+        self.tokenizer = load_tokenizer(reference, trust_remote_code=spec.trust_remote_code)
         apply_overrides(spec, self.model, self.tokenizer)
         self._pad = pad_token_id(self.model, self.tokenizer)
         self._rollout_model = self._make_rollout_model() if rollout else None

@@ -45,11 +45,16 @@ class RewardModelWorker:
         reference = ready_model(spec.model)
         attention = "sdpa" if device.type == "cuda" else "eager"
         self.model = load_scalar_model(
-            reference, dtype=torch.float32, attn_implementation=attention, new_head=False
+            reference,
+            dtype=torch.float32,
+            attn_implementation=attention,
+            new_head=False,
+            trust_remote_code=spec.trust_remote_code,
+            allow_pickle=spec.allow_pickle,
         ).requires_grad_(False)
         if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
             as_module(self.model).to(device=device)
-        self.tokenizer = load_tokenizer(reference)
+        self.tokenizer = load_tokenizer(reference, trust_remote_code=spec.trust_remote_code)
         apply_overrides(spec, self.model, self.tokenizer)
         if self.tokenizer.chat_template is None:
             what = f"the tokenizer of reward model `{spec.model}` has no chat template."
