@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dagrl.errors import Problem
 from dagrl.graph.model_files import Fault, code_fault, end_token_fault, pickle_fault, template_fault
 from dagrl.graph.models import model_fault
+from dagrl.graph.options import type_fault
 from dagrl.graph.pipeline import Call
 from dagrl.graph.specs import ModelSpec
 
@@ -24,7 +25,9 @@ def call_model_problems(call: Call) -> Iterator[Problem]:
     """What the model lacks for a call that makes prompts of messages."""
     spec = call.group.model if call.group is not None else None
     reads_messages = any(read.name == _MESSAGES for read in call.contract.reads)
-    if spec is None or not reads_messages or model_fault(spec.model, weights=False) is not None:
+    if spec is None or not reads_messages or type_fault(spec.model, str) is not None:
+        return
+    if model_fault(spec.model, weights=False) is not None:
         return
     faults = (
         None if spec.chat_template is not None else template_fault(spec.model, spec.maker),

@@ -8,6 +8,7 @@ from dagrl.errors import UserError
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.model_files import context_length, tokenizer_file
+from dagrl.graph.options import type_fault
 from dagrl.graph.roles import Message
 
 _LIMIT = "max_prompt_tokens"
@@ -19,7 +20,9 @@ def beyond_context(call: CallView) -> list[Refusal]:
     Counts the tokens of the text alone, without the chat template's, of the row with the most text: what is refused
     would fail in the run, and what is not may still.
     """
-    if call.group is None or call.options[_LIMIT] is not None or any(call.upstream_option(_LIMIT)):
+    if call.group is None or type_fault(call.group.model.model, str) is not None:
+        return []
+    if call.options[_LIMIT] is not None or any(call.upstream_option(_LIMIT)):
         return []
     try:
         context = context_length(call.group.model.model)
