@@ -114,8 +114,8 @@ def test_code_of_the_folders_own_is_refused_unless_allowed(folder: Path, file: s
 
 
 def test_code_of_the_folders_own_runs_when_it_is_trusted(folder: Path) -> None:
-    edit(folder / "config.json", lambda held: held.update(
-        model_type="own", auto_map={"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}))  # fmt: skip
+    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    edit(folder / "config.json", lambda held: held.update(model_type="own", auto_map=own))
     (folder / "own.py").write_text(
         "from transformers import LlamaConfig, LlamaForCausalLM\n"
         "class OwnConfig(LlamaConfig):\n    model_type = 'own'\n"
