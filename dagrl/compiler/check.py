@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dagrl.compiler.check_columns import column_problems
 from dagrl.compiler.check_follows import follow_problems
 from dagrl.compiler.check_loops import loop_problems
+from dagrl.compiler.check_models import call_model_problems
 from dagrl.compiler.check_refusals import refusal_problems
 from dagrl.compiler.check_resources import resource_problems
 from dagrl.compiler.machine import LOCAL, Machine
@@ -55,6 +56,7 @@ def _call_problems(pipeline: Pipeline, rows: Rows, *, is_step: bool) -> list[Pro
     for call in pipeline.calls:
         problems += column_problems(pipeline, call)
         problems += refusal_problems(pipeline, call, is_step=is_step)
+        problems += call_model_problems(call)
     return [*problems, *_row_problems(pipeline, rows)]
 
 

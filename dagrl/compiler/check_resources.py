@@ -5,10 +5,11 @@ from dataclasses import fields
 from math import inf
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from dagrl.compiler.check_models import folder_fault
 from dagrl.compiler.machine import Machine
 from dagrl.errors import Location, Problem, counted
 from dagrl.graph.contract import Option
-from dagrl.graph.models import head_fault, model_fault
+from dagrl.graph.models import head_fault
 from dagrl.graph.options import option_problems, type_fault
 from dagrl.graph.roles import Critic, Policy
 from dagrl.graph.rollouts import RolloutSpec
@@ -77,7 +78,7 @@ def _model_problems(model: ModelSpec) -> Iterator[Problem]:
         kind = model.maker.replace("_", " ")
         what = f"the {kind} has micro_batch_tokens={model.micro_batch_tokens}."
         yield Problem(what, model.at, fix="give the tokens of a micro-batch, at least 1")
-    fault = model_fault(model.model, weights=not model.from_scratch)
+    fault = folder_fault(model)
     if fault is None and model.role is not Policy:
         fault = head_fault(model.model, new_head=model.role is Critic)
     if fault is not None:

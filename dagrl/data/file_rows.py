@@ -25,6 +25,8 @@ class PromptRows(Sequence[PromptRow]):
     """The rows of one split; ``unanswered`` names the first that has no answer and counts the others."""
 
     unanswered: str | None = None
+    #: The row whose prompt has the most text; None where that is not known without reading every row.
+    longest: int | None = None
 
     def __getitem__(self, index: int) -> PromptRow:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The row at an index."""
@@ -40,12 +42,13 @@ class PromptRows(Sequence[PromptRow]):
 
 @dataclass(frozen=True)
 class RowFile:
-    """An opened file; ``hashes`` are 32 bits for each row that depend on its prompt alone."""
+    """An opened file; of each row's prompt ``hashes`` are 32 bits and ``sizes`` its characters."""
 
     source: WatchedFile
     table: Table
     data_source: str
     hashes: UInt32[ndarray, " M"]
+    sizes: UInt32[ndarray, " M"]
     unanswered: Int64[ndarray, " U"]
 
     def held_out(self, test_share: float) -> Bool[ndarray, " M"]:
@@ -59,6 +62,7 @@ class FileRows(PromptRows):
     def __init__(self, file: RowFile, positions: range | Int64[ndarray, " M"]) -> None:
         self._file = file
         self._positions = positions
+        self.longest = int(file.sizes[positions].argmax()) if len(positions) else None
         lacking = file.unanswered[np.isin(file.unanswered, positions)]
         if len(lacking):
             self.unanswered = f"`{file.source.url}` {file.table.place(int(lacking[0]))} has no {ANSWER_NAMES}"
@@ -101,6 +105,7 @@ def _read(source: WatchedFile) -> RowFile:
         table=open_table(source.url, survey.look),
         data_source=data_source,
         hashes=np.frombuffer(survey.hashes, dtype=np.uint32),
+        sizes=np.frombuffer(survey.sizes, dtype=np.uint32),
         unanswered=np.array(survey.unanswered, dtype=np.int64),
     )
 
@@ -110,6 +115,7 @@ class _Survey:
 
     def __init__(self, data_source: str) -> None:
         self.hashes = array("I")
+        self.sizes = array("I")
         self.unanswered = array("q")
         self._data_source = data_source
 
@@ -118,6 +124,7 @@ class _Survey:
         if row.answer is None:
             self.unanswered.append(len(self.hashes))
         self.hashes.append(prompt_hash(row.messages))
+        self.sizes.append(sum(len(message["content"]) for message in row.messages))
 
 
 def _stem(url: str) -> str:

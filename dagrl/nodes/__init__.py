@@ -27,6 +27,7 @@ from dagrl.nodes.demonstrations import Demonstrations, demonstrations
 from dagrl.nodes.distill import TeacherLogProbs, reverse_kl_distill, teacher_topk, topk_distill
 from dagrl.nodes.filters import mixed_groups, short_prompts
 from dagrl.nodes.generate import Rollout, generate
+from dagrl.nodes.gym_score import gym_score
 from dagrl.nodes.kl_penalty import KlCoefficient, KlPenalized, adaptive_kl_penalty, kl_penalty
 from dagrl.nodes.logprob import old_logprob, old_logprob_squares, ref_logprob
 from dagrl.nodes.losses import (
@@ -46,6 +47,7 @@ from dagrl.nodes.losses import (
     topr,
     value_clip,
 )
+from dagrl.nodes.math_verify import math_verify
 from dagrl.nodes.prompts import Prompts, prompts
 from dagrl.nodes.report import report
 from dagrl.nodes.reward import verify
@@ -82,11 +84,13 @@ __all__ = [
     "gpg_advantage",
     "grpo_advantage",
     "gspo",
+    "gym_score",
     "kl_cov",
     "kl_loss",
     "kl_penalty",
     "length_penalty",
     "low_drift",
+    "math_verify",
     "maxrl_advantage",
     "mixed_groups",
     "old_logprob",

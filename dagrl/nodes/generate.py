@@ -15,6 +15,7 @@ from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message, Sampling
 from dagrl.graph.rollouts import VLLM_TEMPERATURES
+from dagrl.nodes.prompt_lengths import beyond_context
 from dagrl.nodes.refusals import below
 from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left
 
@@ -56,7 +57,7 @@ def _sane_sampling(call: CallView) -> list[Refusal]:
         refusals.append((f"`max_prompt_tokens` is {limit}", "it must be at least 1, or None for no limit"))
     if limit is None and policy != "error":
         refusals.append((f"`overlong_prompts` is {policy!r} without a limit", "give `max_prompt_tokens`"))
-    return refusals
+    return [*refusals, *beyond_context(call)]
 
 
 def _temperature_refusals(call: CallView) -> list[Refusal]:

@@ -1,6 +1,6 @@
 """``prompts``: rows of the data, each repeated n times."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxtyping import Int64
@@ -14,6 +14,8 @@ from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Message
 from dagrl.nodes.refusals import below
+
+_SYSTEM_ROLES = ("system", "developer")
 
 
 class Prompts(NamedTuple):
@@ -64,12 +66,19 @@ def prompts(
     test_share: float = 0.0,
     batch_size: int,
     n: int = 1,
+    system_prompt: str | None = None,
 ) -> Prompts:
     """Prompts at ``positions`` of the data, one row for each of the n samples of a group.
 
-    ``data`` is ``zoo:TASK``, a JSONL or parquet file on any file system, a path with ``{split}`` in it, or a folder
-    with one file for each split. Of a single file, ``test_share`` of the rows are the split ``"test"`` and the others
-    ``"train"``, chosen by a hash of the prompt.
+    ``data`` is ``zoo:TASK``, ``gym:TASK?OPTION=VALUE&...``, a JSONL or parquet file on any file system, a path with
+    ``{split}`` in it, or a folder with one file for each split. Of a single file, ``test_share`` of the rows are the
+    split ``"test"`` and the others ``"train"``, chosen by a hash of the prompt.
+
+    A gym task is one of reasoning-gym, with its own options and ours: ``seed`` (0), ``size`` (10000) and ``test_size``
+    (500). Its test rows are made from other seeds than its training rows, yet a task with few different questions asks
+    the same ones in both.
+
+    ``system_prompt`` goes before the messages of every row that does not begin with one of its own.
 
     The run draws ``batch_size`` positions a step from a seeded order of the split and repeats each n times;
     an evaluation walks the whole split in order, ``batch_size`` prompts at a time.
@@ -81,8 +90,14 @@ def prompts(
     read = read_rows(data, split, test_share, unique.tolist())
     chosen = [read[place] for place in inverse.tolist()]
     return Prompts(
-        messages=[row.messages for row in chosen],
+        messages=[_with_system(row.messages, system_prompt) for row in chosen],
         answers=[row.answer for row in chosen],  # pyright: ignore[reportArgumentType] - None only where nobody needs it
         data_source=[row.data_source for row in chosen],
         row_fields=[row.fields for row in chosen],
     )
+
+
+def _with_system(messages: Sequence[Message], system_prompt: str | None) -> list[Message]:
+    if system_prompt is None or messages[0]["role"] in _SYSTEM_ROLES:
+        return list(messages)
+    return [{"role": "system", "content": system_prompt}, *messages]

@@ -71,10 +71,25 @@ def _loadable(call: CallView) -> list[str]:
     fault = _load_fault(call)
     if fault is None:
         return []
+    _close_pools()
+    return [f"`function` is {call.options['function']!r}: {fault}"]
+
+
+def load_problem(function: str, processes: int, load_time_limit: float) -> str | None:
+    """Why a function of dagrl's own cannot be loaded where it will run."""
+    try:
+        _load(function, processes, load_time_limit)
+    except (RewardProcessError, RewardReferenceError) as error:
+        _close_pools()
+        return str(error)
+    return None
+
+
+def _close_pools() -> None:
+    """There will be no run that ends and closes them."""
     from dagrl.rewards.pool import close_pools
 
-    close_pools()  # there will be no run that ends and closes them
-    return [f"`function` is {call.options['function']!r}: {fault}"]
+    close_pools()
 
 
 def _load_fault(call: CallView) -> str | None:
@@ -156,14 +171,23 @@ def reward_function(
         scores = Scores.unscored(0)
     else:
         allowed = floor(max_failed_share * num_rows + 1e-9)  # 0.29 of 100 rows are 29
-        scores = _score(function, shape, columns, (time_limit, load_time_limit, max(allowed, _SHOWN - 1)), processes)
+        scores = score_rows(
+            function, shape, columns, (time_limit, load_time_limit, max(allowed, _SHOWN - 1)), processes
+        )
         _tell(function, scores, num_rows, columns, allowed, max_failed_share)
     rewards = torch.tensor(scores.values, dtype=torch.float32)
     details = [scores.details.get(row) for row in range(num_rows)]
     return FunctionRewards(rewards, details), _metrics(scores)
 
 
-def _score(function: str, shape: _Choice, columns: Columns, limits: tuple[float, float, int], processes: int) -> Scores:
+def score_rows(
+    function: str, shape: _Choice, columns: Columns, limits: tuple[float, float, int], processes: int
+) -> Scores:
+    """The scores of all rows by a function; ``limits`` are seconds for a row and for loading, and failures allowed.
+
+    Raises:
+        NodeError: when the function cannot be used.
+    """
     from dagrl.rewards.scoring import Limits, Scoring
 
     try:

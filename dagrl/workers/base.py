@@ -16,13 +16,13 @@ from dagrl.data.metrics import Metrics
 from dagrl.engines.model_saving import save_model
 from dagrl.engines.models import load_tokenizer
 from dagrl.engines.modules import as_module
+from dagrl.engines.packaged import ready_model
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.passes import Passes
 from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.errors import DagrlError
-from dagrl.graph.models import locate_model
 from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import WorkerGroup
 from dagrl.workers.memory import tensor_bytes
@@ -55,11 +55,11 @@ class RoleWorker:
         self.group = group
         self.parallel = parallel
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        reference = locate_model(group.model.model)
+        reference = ready_model(group.model.model)
         self.model = load(reference, attn_implementation="sdpa" if self.device.type == "cuda" else "eager")
         if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
             as_module(self.model).to(device=self.device)
-        self.tokenizer = load_tokenizer(reference)
+        self.tokenizer = load_tokenizer(reference, trust_remote_code=group.model.trust_remote_code)
         apply_overrides(group.model, self.model, self.tokenizer)
         self._trainer: Trainer | None = None
         self._optimizer_bytes = 0

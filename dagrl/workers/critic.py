@@ -37,8 +37,15 @@ class CriticWorker(RoleWorker):
     """
 
     def __init__(self, group: WorkerGroup, *, total_steps: int, parallel: DataParallel = SINGLE) -> None:
-        super().__init__(group, partial(load_scalar_model, dtype=torch.float32, new_head=True), parallel=parallel)
         spec = group.model
+        load = partial(
+            load_scalar_model,
+            dtype=torch.float32,
+            new_head=True,
+            trust_remote_code=spec.trust_remote_code,
+            allow_pickle=spec.allow_pickle,
+        )
+        super().__init__(group, load, parallel=parallel)
         self._scorer = ValueScorer(
             self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=parallel
         )

@@ -56,7 +56,16 @@ class PolicyWorker(RoleWorker):
         seed: int = 0,
     ) -> None:
         spec = group.model
-        load = partial(fresh_model, seed=seed) if spec.from_scratch else partial(load_model, dtype=torch.float32)
+        load = (
+            partial(fresh_model, seed=seed, trust_remote_code=spec.trust_remote_code)
+            if spec.from_scratch
+            else partial(
+                load_model,
+                dtype=torch.float32,
+                trust_remote_code=spec.trust_remote_code,
+                allow_pickle=spec.allow_pickle,
+            )
+        )
         super().__init__(group, load, parallel=parallel)
         self.pad_token_id = pad_token_id(self.model, self.tokenizer)
         self._rollout_model = self._make_rollout_model() if rollout and spec.rollout.engine == "hf" else None

@@ -36,9 +36,16 @@ class RewardModelWorker(RoleWorker):
     """
 
     def __init__(self, group: WorkerGroup, *, parallel: DataParallel = SINGLE) -> None:
-        super().__init__(group, partial(load_scalar_model, dtype=torch.float32, new_head=False), parallel=parallel)
-        self.model.requires_grad_(False)
         spec = group.model
+        load = partial(
+            load_scalar_model,
+            dtype=torch.float32,
+            new_head=False,
+            trust_remote_code=spec.trust_remote_code,
+            allow_pickle=spec.allow_pickle,
+        )
+        super().__init__(group, load, parallel=parallel)
+        self.model.requires_grad_(False)
         if self.tokenizer.chat_template is None:
             what = f"the tokenizer of reward model `{spec.model}` has no chat template."
             fix = "give one: `reward_model(..., chat_template=)`, the one that the model was trained with"

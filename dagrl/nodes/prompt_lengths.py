@@ -1,0 +1,65 @@
+"""Prompts that no response fits behind, found before a model is loaded."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dagrl.data.rows import PromptRows, rows_in_use
+from dagrl.errors import UserError
+from dagrl.graph.checks import CallView
+from dagrl.graph.contract import Refusal
+from dagrl.graph.model_files import context_length, tokenizer_file
+from dagrl.graph.options import type_fault
+from dagrl.graph.roles import Message
+
+_LIMIT = "max_prompt_tokens"
+
+
+def beyond_context(call: CallView) -> list[Refusal]:
+    """Refuse data whose longest prompt fills the model's context by itself, where nobody cuts or drops it.
+
+    Counts the tokens of the text alone, without the chat template's, of the row with the most text: what is refused
+    would fail in the run, and what is not may still.
+    """
+    if call.group is None or type_fault(call.group.model.model, str) is not None:
+        return []
+    if call.options[_LIMIT] is not None or any(call.upstream_option(_LIMIT)):
+        return []
+    try:
+        context = context_length(call.group.model.model)
+    except UserError:
+        return []  # said of the model itself
+    sources = [one.options for one in call.upstream() if {"data", "split"} <= set(one.options)]
+    return [] if context is None else [refusal for one in sources for refusal in _refused(call, one, context)]
+
+
+def _refused(call: CallView, source: Mapping[str, Any], context: int) -> list[Refusal]:
+    rows = _rows(source)
+    if call.group is None or rows is None or rows.longest is None:
+        return []
+    num_tokens = _num_tokens(call.group.model.model, rows[rows.longest].messages, context)
+    if num_tokens < context:
+        return []
+    what = (
+        f"the longest prompt of `{source['data']}`, row {rows.longest} of the split `{source['split']}`, has at least "
+        f"{num_tokens} tokens, which leaves no room for a response in the model's context of {context}"
+    )
+    return [(what, "leave such rows out with `short_prompts`, cut them with `max_prompt_tokens`, or shorten the data")]
+
+
+def _rows(source: Mapping[str, Any]) -> PromptRows | None:
+    try:
+        return rows_in_use(source["data"], source["split"], source.get("test_share", 0.0))
+    except UserError:
+        return None  # said of the source itself
+
+
+def _num_tokens(model: str, messages: Sequence[Message], least: int) -> int:
+    """The tokens of the texts, 0 where they are surely fewer than ``least``: no token is less than a byte."""
+    texts = [str(message["content"]).strip() for message in messages]
+    file = tokenizer_file(model)
+    if file is None or sum(len(text.encode()) for text in texts) < least:
+        return 0
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+    return sum(len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)

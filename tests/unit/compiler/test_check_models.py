@@ -1,0 +1,147 @@
+"""What the files of a model folder say against it, told before anything is loaded."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dagrl import Pipeline, ResourcePool, WorkerGroup, policy, reward_model
+from dagrl.compiler import compile_pipelines
+from dagrl.errors import CompileError, ConfigError
+from dagrl.graph.model_files import context_length
+from dagrl.nodes import generate, prompts, report, short_prompts, verify
+from dagrl.nodes.reward_model import reward_model_score
+from dagrl.workers.policy import PolicyWorker
+from dagrl.zoo import model_folder
+
+POOL = ResourcePool("main", [1])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the packaged model to spoil."""
+    return Path(shutil.copytree(model_folder("tiny"), tmp_path / "model"))
+
+
+def edit(file: Path, change: Callable[[dict], object]) -> None:
+    held = json.loads(file.read_text())
+    change(held)
+    file.write_text(json.dumps(held))
+
+
+def problems(folder: Path, *, data: str = "zoo:larger", filtered: bool = False, **options) -> str:
+    """What is said against generating from the model, its own line aside."""
+    with Pipeline("p") as pipeline:
+        actor = WorkerGroup("actor", policy(str(folder), **options), pool=POOL)
+        batch = prompts(data=data, batch_size=1)
+        kept = [short_prompts(actor, batch, max_prompt_tokens=100)] if filtered else []
+        report(batch, verify(batch, generate(actor, batch, *kept, max_new_tokens=4)))
+    try:
+        compile_pipelines([pipeline])
+    except CompileError as error:
+        return str(error)
+    return ""
+
+
+def test_a_sound_folder_is_fine(folder: Path) -> None:
+    assert problems(folder) == ""
+
+
+def test_a_model_without_chat_template_cannot_read_messages(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    said = problems(folder)
+    assert "has no chat template" in said
+    assert "`policy(..., chat_template=)`" in said
+    assert problems(folder, chat_template="{{ messages[0]['content'] }}=") == ""
+    edit(folder / "tokenizer_config.json", lambda held: held.update(chat_template="{{ messages }}"))
+    assert problems(folder) == ""
+
+
+def test_a_reward_model_needs_a_template_too(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    edit(folder / "config.json", lambda held: held.update(
+        architectures=["LlamaForSequenceClassification"], id2label={"0": "score"}))  # fmt: skip
+    with Pipeline("p") as pipeline:
+        judge = WorkerGroup("judge", reward_model(str(folder)), pool=POOL)
+        batch = prompts(data="zoo:larger", batch_size=1)
+        report(reward_model_score(judge, batch, batch.rename(answers="response_text").only("response_text")))
+    with pytest.raises(CompileError, match=r"`reward_model\(..., chat_template=\)`"):
+        compile_pipelines([pipeline])
+
+
+def drop_token(folder: Path, *names: str) -> None:
+    for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        edit(folder / file, lambda held: [held.pop(key, None) for name in names for key in (name, f"{name}_id")])
+
+
+def test_a_tokenizer_without_pad_token_pads_with_the_end_token(folder: Path) -> None:
+    drop_token(folder, "pad_token")
+    assert problems(folder) == ""
+    worker = PolicyWorker(WorkerGroup("actor", policy(str(folder)), pool=POOL), total_steps=1, rollout=False)
+    assert worker.pad_token_id == worker.tokenizer.eos_token_id
+
+
+def test_without_a_token_that_ends_a_response_it_is_refused(folder: Path) -> None:
+    drop_token(folder, "pad_token", "eos_token")
+    assert "names a token that ends a response" in problems(folder)
+    assert problems(folder, stop_tokens=["5"]) == ""
+
+
+def test_pickled_weights_are_refused_unless_allowed(folder: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    assert "holds its weights as pickles (pytorch_model.bin)" in problems(folder)
+    assert problems(folder, allow_pickle=True) == ""
+    assert problems(folder, from_scratch=True, parallel="replicate") == ""
+    group = WorkerGroup("actor", policy(str(folder)), pool=POOL)
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        PolicyWorker(group, total_steps=1, rollout=False)
+    allowed = WorkerGroup("actor", policy(str(folder), allow_pickle=True), pool=POOL)
+    assert PolicyWorker(allowed, total_steps=1, rollout=False).weight_bytes > 0
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_of_the_folders_own_is_refused_unless_allowed(folder: Path, file: str) -> None:
+    edit(folder / file, lambda held: held.update(auto_map={"AutoConfig": "configuration_own.OwnConfig"}))
+    assert f"brings Python code of its own (`auto_map` in {file})" in problems(folder)
+    assert problems(folder, trust_remote_code=True) == ""
+
+
+def test_code_of_the_folders_own_runs_when_it_is_trusted(folder: Path) -> None:
+    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    edit(folder / "config.json", lambda held: held.update(model_type="own", auto_map=own))
+    (folder / "own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\n"
+        "class OwnForCausalLM(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    spec = policy(str(folder), trust_remote_code=True)
+    worker = PolicyWorker(WorkerGroup("actor", spec, pool=POOL), total_steps=1, rollout=False)
+    assert type(worker.model).__name__ == "OwnForCausalLM"
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        PolicyWorker(WorkerGroup("actor", policy(str(folder)), pool=POOL), total_steps=1, rollout=False)
+
+
+def rows(folder: Path, *prompts_: str) -> str:
+    file = folder.parent / "rows.jsonl"
+    file.write_text("".join(json.dumps({"prompt": text, "answer": "1"}) + "\n" for text in prompts_))
+    return str(file)
+
+
+def test_a_prompt_beyond_the_context_is_found_before_the_run(folder: Path) -> None:
+    assert context_length(str(folder)) == 128
+    data = rows(folder, "1 2", "7" * 128, "3")
+    said = problems(folder, data=data)
+    assert "row 1 of the split `train`, has at least 128 tokens" in said
+    assert "context of 128" in said
+    assert problems(folder, data=rows(folder, "1 2", "7" * 127)) == ""
+
+
+def test_prompts_that_are_dropped_do_not_count(folder: Path) -> None:
+    assert problems(folder, data=rows(folder, "1 2", "7" * 128), filtered=True) == ""
