@@ -17,7 +17,9 @@ _HOME_OF = {
     "compile_pipelines": "compile",
     "LOCAL": "machine",
     "Machine": "machine",
-    **dict.fromkeys(("FreeOp", "Input", "LoopOp", "Op", "PhaseOp", "Plan", "RunOp", "SyncOp", "plan_from_dict"), "plan"),
+    **dict.fromkeys(
+        ("FreeOp", "Input", "LoopOp", "Op", "PhaseOp", "Plan", "RunOp", "SyncOp", "plan_from_dict"), "plan"
+    ),
 }
 
 __all__ = [

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from dagrl.compiler.check_columns import column_problems
-from dagrl.compiler.check_loops import loop_problems
 from dagrl.compiler.check_follows import follow_problems
+from dagrl.compiler.check_loops import loop_problems
 from dagrl.compiler.check_refusals import refusal_problems
 from dagrl.compiler.check_resources import resource_problems
 from dagrl.compiler.machine import LOCAL, Machine

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dagrl.executor.events import OpFailed, OpFinished, OpProgressed, OpStarted, PhaseSwitched, RoundStarted, WeightsSynced
+from dagrl.executor.events import (
+    OpFailed,
+    OpFinished,
+    OpProgressed,
+    OpStarted,
+    PhaseSwitched,
+    RoundStarted,
+    WeightsSynced,
+)
 from dagrl.tui.formats import is_number
 
 #: Ops of one walk that are kept; a plan has fewer, a damaged log may not.

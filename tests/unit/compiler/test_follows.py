@@ -95,7 +95,10 @@ def test_a_follower_neither_trains_nor_scores(toy) -> None:
         toy.watch(toy.old(sampler, tokens))
         toy.nudge(sampler, tokens)
     problems = toy.problems_of(p, machine=TWO)
-    assert "`old` reads the training weights of `sampler`, which has none: it generates from those of `trainer`." in problems
+    assert (
+        "`old` reads the training weights of `sampler`, which has none: it generates from those of `trainer`."
+        in problems
+    )
     assert "`nudge` trains `sampler`, which has none: it generates from those of `trainer`." in problems
 
 

@@ -122,7 +122,11 @@ def test_two_engines_of_one_pool_are_not_awake_together(toy) -> None:
     awake: set[str] = set()
     for op in toy.plan_of(p).ops:
         if isinstance(op, PhaseOp):
-            awake = awake - {op.group} if op.action == "sleep" else awake | ({op.group} if op.action == "wake_kv" else set())
+            awake = (
+                awake - {op.group}
+                if op.action == "sleep"
+                else awake | ({op.group} if op.action == "wake_kv" else set())
+            )
             assert len(awake) <= 1
         elif isinstance(op, RunOp) and op.group is not None:
             assert awake == ({op.group} if op.needs == "rollout" else set())
