@@ -59,7 +59,8 @@ def _ops(plan: Plan) -> Iterator[str]:
                 source = "" if op.is_own else f" from {op.source}"
                 yield f"{number:>3}  sync {op.group}{source}: rollout weights become {_version(op.version)}"
             case PhaseOp():
-                yield f"       phase   {_PHASES[op.action]} of {op.group}{_LEVELS[op.level] if op.action == 'sleep' else ''}"
+                depth = _LEVELS[op.level] if op.action == "sleep" else ""
+                yield f"       phase   {_PHASES[op.action]} of {op.group}{depth}"
             case FreeOp():
                 yield f"       free    {', '.join(op.columns)}"
             case LoopOp():

@@ -1,9 +1,9 @@
 """Phase pass: when rollout engines that share processes with training sleep and wake, with few switches.
 
-Only an engine that can sleep has phases, and only where its processes also run calls on training weights. On such a pool
-the ops take turns: one that fits the present phase comes before one that needs a switch, as far as data allows. What
-phase a step finds is not known (another pipeline may have run before), and waking what is awake changes nothing, so each
-plan switches before its first op. A loop is of the rollout phase, whatever its rounds score.
+Only an engine that can sleep has phases, and only where its processes also run calls on training weights. On such a
+pool the ops take turns: one that fits the present phase comes before one that needs a switch, as far as data allows.
+What phase a step finds is not known (another pipeline may have run before), and waking what is awake changes nothing,
+so each plan switches before its first op. A loop is of the rollout phase, whatever its rounds score.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def with_phases(ops: Sequence[Op], groups: Sequence[WorkerGroup]) -> list[Op]:
 
 
 def _wanted(op: Op, pool: _Pool) -> dict[str, frozenset[str]]:
-    """The parts of each engine that an op wants awake, none for one that must sleep; an engine left out may be as it is."""
+    """The parts of each engine that an op wants awake, none for one that must sleep; others may be as they are."""
     match op:
         case LoopOp():
             own = {inner.group for inner in op.ops if inner.pool == pool.name and inner.needs == "rollout"}
@@ -94,7 +94,8 @@ def _scheduled(waiting: list[Op], pools: Mapping[str, _Pool]) -> Iterator[Op]:
 def _switched(pool: _Pool, op: Op) -> Iterator[PhaseOp]:
     """Switch the phase as the op wants it, after all that used the pool in the phase before."""
     for group, action in pool.switches(op):
-        before = tuple(dict.fromkeys([*pool.users, *([pool.switch] if pool.switch is not None else [])]))
+        last: list[str] = [] if pool.switch is None else [pool.switch]
+        before = tuple(dict.fromkeys([*pool.users, *last]))
         pool.switch, pool.users = f"{action}:{group}:{op.id}", []
         parts = pool.awake[group] or frozenset()
         pool.awake[group] = frozenset() if action == "sleep" else parts | {_PARTS[action]}

@@ -19,7 +19,7 @@ from dagrl.controller.ray_group import RayWorkerGroup
 from dagrl.controller.ray_pool import RayResourcePool
 from dagrl.controller.session import start_ray
 from dagrl.controller.shipping import ship_user_modules
-from dagrl.engines.weight_buckets import ArrivedWeights, Bucket
+from dagrl.engines.weight_buckets import ArrivedWeights, Bucket, Published
 from dagrl.errors import DagrlError, NodeError, UserError, WorkerError, WorkerTimeoutError
 from dagrl.executor.base import NODE_DEADLINE, Executor
 from dagrl.executor.process_sets import Pending, RankProgress
@@ -64,7 +64,7 @@ class RayNodeHost(NodeHost):
 
     def arrived_weights(self, handle: Any) -> ArrivedWeights:
         """The weights behind the references that another process has returned; one bucket is mapped at a time."""
-        published = ray.get(handle)
+        published: Published = ray.get(handle)  # pyright: ignore[reportAssignmentType] - it is one reference
         return ArrivedWeights(published.layout, (ray.get(reference) for reference in published.buckets))
 
     def get(self, handle: Any, part: int) -> Shard:

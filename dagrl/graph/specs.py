@@ -258,10 +258,10 @@ def _template_text(template: str) -> str:
 
 
 _MAKE = {
-    ModelSpec: 'make one: `policy("zoo:tiny")`',
-    ResourcePool: 'make one: `ResourcePool("main", process_on_nodes=[0])`',
+    "ModelSpec": 'make one: `policy("zoo:tiny")`',
+    "ResourcePool": 'make one: `ResourcePool("main", process_on_nodes=[0])`',
+    "WorkerGroup": "pass the worker group that trains, not its name",
 }
-_FOLLOWED = "pass the worker group that trains, not its name"
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ class WorkerGroup:
         for option, value, kind in given:
             if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]
                 what = f"worker group `{name}` has {option}={value!r}, which is no {kind.__name__}."
-                raise PipelineFileError([Problem(what, caller_location(), fix=_MAKE.get(kind, _FOLLOWED))])
+                raise PipelineFileError([Problem(what, caller_location(), fix=_MAKE[kind.__name__])])
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "model", model)
         object.__setattr__(self, "pool", pool)

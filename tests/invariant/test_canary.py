@@ -17,6 +17,10 @@ from dagrl.workers.deployment import Planned
 from dagrl.workers.policy import PolicyWorker
 
 TOLERANCE = "micro_batch_size=cfg.micro_batch_size,"
+CORRECTED = (
+    "        old = old_logprob(actor, rollout)\n"
+    "        corrected = rollout_correction(rollout, old_logprob(actor, rollout))"
+)
 
 
 class SkipsATensor(LocalRuntime):
@@ -66,7 +70,7 @@ def test_a_tensor_that_a_sync_skips_is_caught_within_a_step(tmp_path: Path) -> N
 def test_a_finer_tolerance_catches_a_small_step(tmp_path: Path) -> None:
     """At a usual learning rate a stale tensor is a small gap, which bf16 noise would hide."""
     fine = edited_pipeline(tmp_path, (TOLERANCE, f"{TOLERANCE} logprob_gap_tolerance=0.02,"))
-    with pytest.raises(TrainingError, match="step 2 .*more than the 0.02 that are tolerated"):
+    with pytest.raises(TrainingError, match=r"step 2 .*more than the 0\.02 that are tolerated"):
         train(tmp_path / "run", SkipsATensor("model.embed_tokens.weight"), fine, lr=5e-2)
 
 
@@ -111,7 +115,7 @@ def test_the_tolerance_goes_by_the_precision(tmp_path: Path) -> None:
         [("optimizer=optimizer, ", "optimizer=optimizer, dropout=True, ")],
         [
             ("temperature=cfg.temperature)", "temperature=cfg.temperature, top_p=0.9)"),
-            ("        old = old_logprob", "        corrected = rollout_correction(rollout, old_logprob(actor, rollout))\n        old = old_logprob"),
+            ("        old = old_logprob(actor, rollout)", CORRECTED),
             ("actor, rollout, old, reference", "actor, rollout, corrected, old, reference"),
             ("    generate,", "    generate,\n    rollout_correction,"),
         ],
