@@ -66,9 +66,7 @@ def _pool_plans(calls: Sequence[Call], machine: Machine) -> tuple[PoolPlan, ...]
     return tuple(PoolPlan(name, known.get(name, (1,))) for name in names)
 
 
-def _group_plans(
-    calls: Sequence[Call], machine: Machine, rollout_groups: frozenset[str]
-) -> tuple[GroupPlan, ...]:
+def _group_plans(calls: Sequence[Call], machine: Machine, rollout_groups: frozenset[str]) -> tuple[GroupPlan, ...]:
     groups: dict[str, WorkerGroup] = {call.group.name: call.group for call in calls if call.group is not None}
     return tuple(
         GroupPlan(

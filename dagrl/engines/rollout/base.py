@@ -98,9 +98,13 @@ class EngineState:
         self.may_act()
         asleep = [part for part in PARTS if part not in self.awake]
         if asleep:
-            raise EngineError(f"the {self.name} engine was asked to generate while its {_joined(asleep)} sleep: wake it")
+            raise EngineError(
+                f"the {self.name} engine was asked to generate while its {_joined(asleep)} sleep: wake it"
+            )
         if self.version is None:
-            raise EngineError(f"the {self.name} engine was asked to generate before it was given weights: sync it first")
+            raise EngineError(
+                f"the {self.name} engine was asked to generate before it was given weights: sync it first"
+            )
 
     def may_load(self) -> None:
         """Raises EngineError unless the engine is alive and its weights are in memory."""
@@ -129,7 +133,9 @@ class EngineState:
         self.may_act()
         unknown = [tag for tag in tags if tag not in PARTS]
         if unknown:
-            raise EngineError(f"the {self.name} engine has no part {unknown[0]!r} to wake: {_joined(PARTS)} are its parts")
+            raise EngineError(
+                f"the {self.name} engine has no part {unknown[0]!r} to wake: {_joined(PARTS)} are its parts"
+            )
         slept = tuple(part for part in PARTS if part in tags and part not in self.awake)
         self.awake |= set(slept)
         return slept

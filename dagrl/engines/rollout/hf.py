@@ -287,9 +287,7 @@ def _columns(
     )
 
 
-def _finished(
-    step: _Step, drawn: dict[int, Response], limits: Int64[Tensor, " B"]
-) -> Iterator[tuple[int, Response]]:
+def _finished(step: _Step, drawn: dict[int, Response], limits: Int64[Tensor, " B"]) -> Iterator[tuple[int, Response]]:
     """Add a step to what was drawn; the rows that end with it leave."""
     columns = (step.rows, step.tokens, step.logprobs, step.stopped, limits[step.rows])
     for row, token, logprob, stopped, limit in zip(*(column.tolist() for column in columns), strict=True):
