@@ -19,10 +19,12 @@ from dagrl.engines.rollout.base import (
     WEIGHTS,
     EngineState,
     Response,
+    RolloutEngine,
     check_request,
     response_limits,
     samples_of,
 )
+from dagrl.engines.rollout.tensor_parallel import TensorParallelRollout
 from dagrl.engines.rollout.vllm_loading import make_loader
 from dagrl.engines.rollout.vllm_start import Started, start_vllm
 from dagrl.engines.weights import Arrivals, Layout, Weights, check_layout, layout_of
@@ -49,11 +51,11 @@ def start_vllm_rollout(
     pad_token_id: int,
     context_length: int | None,
     native_updates: bool | None = None,
-) -> VllmRollout:
+) -> RolloutEngine:
     """An engine with the architecture of ``model``, which computes in ``dtype`` and waits for weights.
 
-    ``context_length`` bounds prompt and response together. ``tensor_parallel`` of the spec is 1, or the processes of
-    the default process group share one engine and call all methods alike. ``native_updates`` is whether weights come
+    ``context_length`` bounds prompt and response together. Where ``tensor_parallel`` of the
+    spec is above 1 so many processes of the default group share one engine, and all call its methods in one order. ``native_updates`` is whether weights come
     by vLLM's own protocol; None: on an accelerator.
 
     Raises:
@@ -68,7 +70,10 @@ def start_vllm_rollout(
         context_length=min(limits, default=None),
         native_updates=native_updates,
     )
-    return VllmRollout(started, layout=layout_of(model), stop_token_ids=stop_token_ids, pad_token_id=pad_token_id)
+    engine = VllmRollout(started, layout=layout_of(model), stop_token_ids=stop_token_ids, pad_token_id=pad_token_id)
+    if spec.tensor_parallel == 1:
+        return engine
+    return TensorParallelRollout(engine, size=spec.tensor_parallel, pad_token_id=pad_token_id)
 
 
 class VllmRollout:

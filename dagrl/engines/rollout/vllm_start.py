@@ -77,6 +77,9 @@ def _make(
     computes: Any = str(dtype).removeprefix("torch.")
     optional: dict[str, Any] = {"weight_transfer_config": _transfer()} if native else {}
     if spec.tensor_parallel > 1:
+        # The executor for processes that others have started; it finds their group, and asks who it is.
+        os.environ["RANK"] = str(torch.distributed.get_rank())
+        os.environ.setdefault("LOCAL_RANK", "0")
         optional |= {"tensor_parallel_size": spec.tensor_parallel, "distributed_executor_backend": "external_launcher"}
     return LLM(
         model=folder,
