@@ -77,10 +77,7 @@ def _make(
     computes: Any = str(dtype).removeprefix("torch.")
     optional: dict[str, Any] = {"weight_transfer_config": _transfer()} if native else {}
     if spec.tensor_parallel > 1:
-        # The executor for processes that others have started; it finds their group, and asks who it is.
-        os.environ["RANK"] = str(torch.distributed.get_rank())
-        os.environ.setdefault("LOCAL_RANK", "0")
-        optional |= {"tensor_parallel_size": spec.tensor_parallel, "distributed_executor_backend": "external_launcher"}
+        optional |= {"tensor_parallel_size": spec.tensor_parallel, "distributed_executor_backend": _launched(on_cpu)}
     return LLM(
         model=folder,
         load_format="dummy",
@@ -96,6 +93,17 @@ def _make(
         disable_log_stats=True,
         **optional,
     )
+
+
+def _launched(on_cpu: bool) -> Any:
+    """The executor for processes that others have started: it finds their group there, and asks who it is."""
+    os.environ["RANK"] = str(torch.distributed.get_rank())
+    os.environ.setdefault("LOCAL_RANK", "0")
+    if not on_cpu:
+        return "external_launcher"
+    from dagrl.engines.rollout.vllm_launcher import GroupExecutor
+
+    return GroupExecutor
 
 
 def _transfer() -> Any:
