@@ -8,9 +8,9 @@ from support import metrics_lines
 
 pytest.importorskip("vllm")
 
-from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, vllm  # noqa: E402
-from dagrl.nodes import generate, grpo_advantage, old_logprob, ppo_clip, prompts, update_policy, verify  # noqa: E402
-from dagrl.trainer.loop import run  # noqa: E402
+from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, vllm
+from dagrl.nodes import generate, grpo_advantage, old_logprob, ppo_clip, prompts, update_policy, verify
+from dagrl.trainer.loop import run
 
 ROLLOUTS = {"hf": "hf", "vllm": vllm(kv_cache_gib=0.1)}
 

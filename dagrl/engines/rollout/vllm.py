@@ -54,9 +54,9 @@ def start_vllm_rollout(
 ) -> RolloutEngine:
     """An engine with the architecture of ``model``, which computes in ``dtype`` and waits for weights.
 
-    ``context_length`` bounds prompt and response together. Where ``tensor_parallel`` of the
-    spec is above 1 so many processes of the default group share one engine, and all call its methods in one order. ``native_updates`` is whether weights come
-    by vLLM's own protocol; None: on an accelerator.
+    ``context_length`` bounds prompt and response together. Where ``tensor_parallel`` of the spec is above 1 so many
+    processes of the default group share one engine, and all call its methods in one order. ``native_updates`` is
+    whether weights come by vLLM's own protocol; None: on an accelerator.
 
     Raises:
         ConfigError: when vLLM does not take the model, or the key-value cache is too small for its context.
@@ -82,9 +82,7 @@ class VllmRollout:
     ``cached_tokens`` counts, of the latest call, the prompt tokens whose keys and values were there already.
     """
 
-    def __init__(
-        self, started: Started, *, layout: Layout, stop_token_ids: frozenset[int], pad_token_id: int
-    ) -> None:
+    def __init__(self, started: Started, *, layout: Layout, stop_token_ids: frozenset[int], pad_token_id: int) -> None:
         self._llm = started.llm
         self._context_length = started.context_length
         self._can_sleep = started.can_sleep

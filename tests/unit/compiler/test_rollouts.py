@@ -6,8 +6,8 @@ import pytest
 
 from dagrl import Pipeline, ResourcePool, WorkerGroup, policy, server, vllm
 from dagrl.compiler import Machine, compile_pipelines
-from dagrl.compiler.machine import LOCAL
 from dagrl.compiler.before_run import check_before_run
+from dagrl.compiler.machine import LOCAL
 from dagrl.errors import CompileError, PipelineFileError
 from dagrl.nodes import generate, prompts, report, verify
 

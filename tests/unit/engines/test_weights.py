@@ -1,5 +1,7 @@
 """Trained weights on their way to an engine: names, buckets, shares of ranks, and what is refused."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from ranks import run_on_ranks
@@ -40,7 +42,7 @@ def test_buckets_hold_as_many_bytes_as_they_may():
     sizes = [[value.numel() * 2 for value in bucket] for bucket in weights._buckets()]
     assert len(sizes) > 3
     assert all(len(bucket) == 1 or sum(bucket) <= 20_000 for bucket in sizes)
-    assert all(sum(left) + right[0] > 20_000 for left, right in zip(sizes, sizes[1:], strict=False))
+    assert all(sum(left) + right[0] > 20_000 for left, right in pairwise(sizes))
 
 
 def gather_shares(rank, size, dtype):
@@ -65,8 +67,10 @@ def test_shares_of_ranks_come_together(size, dtype, tmp_path):
 def test_a_layout_that_is_another_models_is_refused_with_names():
     wanted = {f"layer.{number}": (2, 3) for number in range(6)}
     check_layout(dict(wanted), wanted, "vllm")
-    with pytest.raises(EngineError, match="missing: layer.0, layer.1, layer.2 and 3 more"):
+    with pytest.raises(EngineError, match=r"missing: layer\.0, layer\.1, layer\.2 and 3 more"):
         check_layout({}, wanted, "vllm")
     given = {**wanted, "layer.0": (3, 2), "head": (1,)}
-    with pytest.raises(EngineError, match="not of the model: head; of another shape: layer.0: \\(3, 2\\) for \\(2, 3\\)"):
+    with pytest.raises(
+        EngineError, match="not of the model: head; of another shape: layer.0: \\(3, 2\\) for \\(2, 3\\)"
+    ):
         check_layout(given, wanted, "vllm")

@@ -8,13 +8,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytest.importorskip("vllm")
 
-from dagrl import LossColumns, ResourcePool, WorkerGroup, adamw, policy, vllm  # noqa: E402
-from dagrl.errors import EngineError  # noqa: E402
-from dagrl.graph.roles import Sampling, TokenBatch, UpdatePlan  # noqa: E402
-from dagrl.nodes import ppo_clip  # noqa: E402
-from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left  # noqa: E402
-from dagrl.workers.policy import PolicyWorker  # noqa: E402
-from dagrl.zoo import model_folder  # noqa: E402
+from dagrl import LossColumns, ResourcePool, WorkerGroup, adamw, policy, vllm
+from dagrl.errors import EngineError
+from dagrl.graph.roles import Sampling, TokenBatch, UpdatePlan
+from dagrl.nodes import ppo_clip
+from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left
+from dagrl.workers.policy import PolicyWorker
+from dagrl.zoo import model_folder
 
 PROMPTS = [[{"role": "user", "content": f"{a} {a + 7}"}] for a in range(300, 332)]
 

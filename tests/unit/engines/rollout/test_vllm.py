@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("vllm")
 
-from rollout_engines import (  # noqa: E402
+from rollout_engines import (
     CONTEXT,
     PAD,
     STOPS,
@@ -24,9 +24,9 @@ from rollout_engines import (  # noqa: E402
     trainer_logprobs,
 )
 
-from dagrl.engines.rollout.hf import HFRollout  # noqa: E402
-from dagrl.errors import ConfigError, EngineError  # noqa: E402
-from dagrl.graph.roles import Samples, Sampling  # noqa: E402
+from dagrl.engines.rollout.hf import HFRollout
+from dagrl.errors import ConfigError, EngineError
+from dagrl.graph.roles import Samples, Sampling
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05}
 CASES = [(True, torch.float32), (False, torch.float32), (True, torch.bfloat16)]
@@ -142,9 +142,7 @@ def test_rows_ignore_order_and_mates(synced):
 
 
 def hf(model):
-    return HFRollout(
-        model, stop_token_ids=STOPS, pad_token_id=PAD, context_length=CONTEXT, tokenizer=tokenizer()
-    )
+    return HFRollout(model, stop_token_ids=STOPS, pad_token_id=PAD, context_length=CONTEXT, tokenizer=tokenizer())
 
 
 @on_fp32
@@ -305,16 +303,17 @@ def test_sleeping_and_waking(synced):
     engine.wake()
     with pytest.raises(EngineError, match="sync it first"):
         engine.generate(*request)
-    for call in (lambda: engine.sleep(3), lambda: engine.wake(["kv"])):
-        with pytest.raises(EngineError, match="3|'kv'"):
-            call()
+    with pytest.raises(EngineError, match="level 1 or 2, not 3"):
+        engine.sleep(3)
+    with pytest.raises(EngineError, match="no part 'kv'"):
+        engine.wake(["kv"])
     sync(engine, model, dtype)
     assert torch.equal(engine.generate(*request).responses, wanted.responses)
 
 
 @on_fp32
 def test_weights_of_another_model_are_refused_before_any_is_loaded(synced):
-    engine, model, dtype = synced
+    engine, model, _ = synced
     request = ([[3, 4]], torch.arange(1), Sampling(max_new_tokens=4))
     wanted = engine.generate(*request)
 

@@ -7,12 +7,12 @@ import torch
 
 pytest.importorskip("vllm")
 
-from rollout_engines import build_llama, gap, ragged_prompts, shake, start, sync  # noqa: E402
+from rollout_engines import build_llama, gap, ragged_prompts, shake, start, sync
 
-from dagrl.engines.rollout.hf import HFRollout  # noqa: E402
-from dagrl.engines.weights import TrainedWeights  # noqa: E402
-from dagrl.errors import EngineError, TrainingError  # noqa: E402
-from dagrl.graph.roles import Sampling  # noqa: E402
+from dagrl.engines.rollout.hf import HFRollout
+from dagrl.engines.weights import TrainedWeights
+from dagrl.errors import EngineError, TrainingError
+from dagrl.graph.roles import Sampling
 
 FP32 = torch.float32
 

@@ -104,8 +104,7 @@ def test_buckets_hold_every_weight_once_and_no_more_bytes_than_they_may(size):
 
 def test_a_bucket_is_sent_before_the_next_is_gathered():
     events: list[str] = []
-    for bucket in buckets(weights(events), 4 * 34):
-        events.append(f"sent {len(bucket)}")
+    events.extend(f"sent {len(bucket)}" for bucket in buckets(weights(events), 4 * 34))
     assert events == ["a", "b", "c", "d", "sent 3", "e", "sent 1", "sent 1"]
 
 

@@ -48,9 +48,7 @@ def test_a_prompt_of_one_process_is_refused_in_all_that_share_the_engine(found):
 def test_a_shared_engine_draws_what_an_engine_of_one_process_draws(tmp_path):
     model = make_model(tmp_path / "model", tied=False)
     alone, shared = (
-        run_on_ranks(
-            draw_and_learn, 2, tmp_path / str(size), "fsdp", model, "fp32", size, deadline_seconds=SECONDS
-        )
+        run_on_ranks(draw_and_learn, 2, tmp_path / str(size), "fsdp", model, "fp32", size, deadline_seconds=SECONDS)
         for size in (1, 2)
     )
     for one, other in zip(alone, shared, strict=True):
