@@ -214,9 +214,9 @@ def samples_of(rows: Iterable[tuple[int, Response]], num_rows: int, pad: int, de
     Raises:
         TrainingError: where a log-prob is not finite.
     """
+    by_row = dict(rows)  # to its end, also for no row: others may wait for this process
     if num_rows == 0:
         return no_samples(device)
-    by_row = dict(rows)
     lengths = torch.tensor([len(by_row[row].tokens) for row in range(num_rows)])
     width = int(lengths.max())
     ids = torch.full((num_rows, width), pad)
