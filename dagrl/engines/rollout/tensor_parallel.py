@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -35,7 +35,8 @@ class TensorParallelRollout:
         self._engine = engine
         self._size = size
         self._pad = pad_token_id
-        self._group, _ = dist.new_subgroups(size, backend="gloo")
+        group, _ = dist.new_subgroups(size, backend="gloo")
+        self._group = cast("dist.ProcessGroup", group)
 
     @property
     def version(self) -> int | None:
