@@ -23,7 +23,9 @@ _IMPORTS = [
 ]
 
 
-def run_on_ranks(function: Callable[..., Any], size: int, folder: Path, *args: Any) -> list[Any]:
+def run_on_ranks(
+    function: Callable[..., Any], size: int, folder: Path, *args: Any, deadline_seconds: float = DEADLINE_SECONDS
+) -> list[Any]:
     """What ``function(rank, size, *args)`` returns on each rank; it must be importable by name."""
     folder.mkdir(parents=True, exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -32,11 +34,11 @@ def run_on_ranks(function: Callable[..., Any], size: int, folder: Path, *args: A
     started = mp.start_processes(
         _one_rank, args=(size, port, folder, function, args), nprocs=size, join=False, start_method="forkserver"
     )
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + deadline_seconds
     try:
         while not started.join(timeout=1):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{size} ranks did not end within {DEADLINE_SECONDS} s")
+                raise TimeoutError(f"{size} ranks did not end within {deadline_seconds} s")
     finally:
         for process in started.processes:
             process.kill()

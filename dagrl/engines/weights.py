@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -102,12 +102,12 @@ def gather_bucket(tensors: Sequence[DTensor], dtype: torch.dtype, parallel: Data
     shares = [-(-len(tensor) // size) for tensor in tensors]
     row_sizes = [tensor.shape[1:].numel() for tensor in tensors]
     numels = [share * row for share, row in zip(shares, row_sizes, strict=True)]
-    locals_ = [cast("Tensor", tensor.to_local()) for tensor in tensors]
+    locals_ = [tensor.to_local() for tensor in tensors]
     own = torch.zeros(sum(numels), dtype=dtype, device=locals_[0].device)
     for place, part in zip(own.split(numels), locals_, strict=True):
         place[: part.numel()].copy_(part.flatten())
     everyone = own.new_empty(size * len(own))
-    torch.distributed.all_gather_into_tensor(everyone, own)
+    torch.distributed.all_gather_single(everyone, own)
     by_rank = everyone.view(size, -1).split(numels, 1)
     for tensor, parts in zip(tensors, by_rank, strict=True):
         # Every rank but the last ones holds a full share: the rows are one after the other.
@@ -130,7 +130,9 @@ def check_layout(given: Layout, wanted: Layout, engine: str) -> None:
     )
     faults = [f"{label}: {_few(names)}" for label, names in found if names]
     if faults:
-        raise EngineError(f"weights that are not those of the {engine} engine's model were refused ({'; '.join(faults)})")
+        raise EngineError(
+            f"weights that are not those of the {engine} engine's model were refused ({'; '.join(faults)})"
+        )
 
 
 class Arrivals:

@@ -25,7 +25,7 @@ from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.rollout.base import KV_CACHE, WEIGHTS, RolloutEngine
 from dagrl.engines.rollout.hf import HFRollout
-from dagrl.engines.rollout.vllm import VllmRollout
+from dagrl.engines.rollout.vllm import start_vllm_rollout
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.state import StatePart
 from dagrl.engines.weights import TrainedWeights, Weights
@@ -202,7 +202,7 @@ class PolicyWorker(RoleWorker):
                 context_length=limit,
                 tokenizer=self.tokenizer,
             )
-        return VllmRollout(
+        return start_vllm_rollout(
             spec.rollout,
             self.model,
             self.tokenizer,

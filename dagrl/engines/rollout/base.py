@@ -98,9 +98,13 @@ class EngineState:
         self.may_act()
         asleep = [part for part in PARTS if part not in self.awake]
         if asleep:
-            raise EngineError(f"the {self.name} engine was asked to generate while its {_joined(asleep)} sleep: wake it")
+            raise EngineError(
+                f"the {self.name} engine was asked to generate while its {_joined(asleep)} sleep: wake it"
+            )
         if self.version is None:
-            raise EngineError(f"the {self.name} engine was asked to generate before it was given weights: sync it first")
+            raise EngineError(
+                f"the {self.name} engine was asked to generate before it was given weights: sync it first"
+            )
 
     def may_load(self) -> None:
         """Raises EngineError unless the engine is alive and its weights are in memory."""
@@ -129,7 +133,9 @@ class EngineState:
         self.may_act()
         unknown = [tag for tag in tags if tag not in PARTS]
         if unknown:
-            raise EngineError(f"the {self.name} engine has no part {unknown[0]!r} to wake: {_joined(PARTS)} are its parts")
+            raise EngineError(
+                f"the {self.name} engine has no part {unknown[0]!r} to wake: {_joined(PARTS)} are its parts"
+            )
         slept = tuple(part for part in PARTS if part in tags and part not in self.awake)
         self.awake |= set(slept)
         return slept
@@ -208,9 +214,9 @@ def samples_of(rows: Iterable[tuple[int, Response]], num_rows: int, pad: int, de
     Raises:
         TrainingError: where a log-prob is not finite.
     """
+    by_row = dict(rows)  # to its end, also for no row: others may wait for this process
     if num_rows == 0:
         return no_samples(device)
-    by_row = dict(rows)
     lengths = torch.tensor([len(by_row[row].tokens) for row in range(num_rows)])
     width = int(lengths.max())
     ids = torch.full((num_rows, width), pad)

@@ -95,7 +95,10 @@ class HFRollout:
         """The rows of ``generate`` as they finish, each with its place among the prompts."""
         limits = self._begin(prompts, seeds, sampling)
         steps = self._decode(prompts, seeds.to(limits.device), limits, sampling) if prompts else iter(())
-        drawn: dict[int, Response] = {row: Response([], [], True) for row in range(len(prompts))}
+        return self._streamed(steps, limits)
+
+    def _streamed(self, steps: Iterator[_Step], limits: Int64[Tensor, " B"]) -> Iterator[tuple[int, Response]]:
+        drawn: dict[int, Response] = {row: Response([], [], True) for row in range(len(limits))}
         while True:
             with _evaluating(self._model):  # for this step alone: the caller goes on between them
                 step = next(steps, None)
@@ -287,9 +290,7 @@ def _columns(
     )
 
 
-def _finished(
-    step: _Step, drawn: dict[int, Response], limits: Int64[Tensor, " B"]
-) -> Iterator[tuple[int, Response]]:
+def _finished(step: _Step, drawn: dict[int, Response], limits: Int64[Tensor, " B"]) -> Iterator[tuple[int, Response]]:
     """Add a step to what was drawn; the rows that end with it leave."""
     columns = (step.rows, step.tokens, step.logprobs, step.stopped, limits[step.rows])
     for row, token, logprob, stopped, limit in zip(*(column.tolist() for column in columns), strict=True):

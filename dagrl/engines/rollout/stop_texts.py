@@ -72,4 +72,6 @@ def _backend(tokenizer: PreTrainedTokenizerBase | None) -> Any:
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         return tokenizer.backend_tokenizer
     what = "`stop` texts need a fast tokenizer (one with a tokenizer.json), which the model does not have"
-    raise ConfigError([Problem(what, fix="leave `stop` out, or end responses by `stop_tokens` of the policy")], "rollout")
+    raise ConfigError(
+        [Problem(what, fix="leave `stop` out, or end responses by `stop_tokens` of the policy")], "rollout"
+    )

@@ -19,13 +19,15 @@ from dagrl.engines.rollout.base import (
     WEIGHTS,
     EngineState,
     Response,
+    RolloutEngine,
     check_request,
     response_limits,
     samples_of,
 )
+from dagrl.engines.rollout.tensor_parallel import TensorParallelRollout
 from dagrl.engines.rollout.vllm_loading import make_loader
-from dagrl.engines.rollout.vllm_start import start_vllm
-from dagrl.engines.weights import Arrivals, Weights, check_layout, layout_of
+from dagrl.engines.rollout.vllm_start import Started, start_vllm
+from dagrl.engines.weights import Arrivals, Layout, Weights, check_layout, layout_of
 from dagrl.errors import ConfigError, EngineError, Problem
 from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Samples, Sampling
@@ -39,37 +41,59 @@ if TYPE_CHECKING:
 _SEED_MASK = 2**63 - 1
 
 
-class VllmRollout:
-    """Draws responses by an engine of vLLM with the architecture of ``model``.
+def start_vllm_rollout(
+    spec: RolloutSpec,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    dtype: torch.dtype,
+    stop_token_ids: frozenset[int],
+    pad_token_id: int,
+    context_length: int | None,
+    native_updates: bool | None = None,
+) -> RolloutEngine:
+    """An engine with the architecture of ``model``, which computes in ``dtype`` and waits for weights.
 
-    ``dtype`` is what it computes in; ``context_length`` bounds prompt and response together. ``tensor_parallel`` of
-    the spec is 1, or the processes of the default process group share one engine and call all methods alike.
+    ``context_length`` bounds prompt and response together. Where ``tensor_parallel`` of the spec is above 1 so many
+    processes of the default group share one engine, and all call its methods in one order. ``native_updates`` is
+    whether weights come by vLLM's own protocol; None: on an accelerator.
 
     Raises:
         ConfigError: when vLLM does not take the model, or the key-value cache is too small for its context.
     """
+    limits = [limit for limit in (spec.max_model_len, context_length) if limit is not None]
+    started = start_vllm(
+        spec,
+        model,
+        tokenizer,
+        dtype=dtype,
+        context_length=min(limits, default=None),
+        native_updates=native_updates,
+    )
+    engine = VllmRollout(started, layout=layout_of(model), stop_token_ids=stop_token_ids, pad_token_id=pad_token_id)
+    if spec.tensor_parallel == 1:
+        return engine
+    return TensorParallelRollout(engine, size=spec.tensor_parallel, pad_token_id=pad_token_id)
 
-    def __init__(
-        self,
-        spec: RolloutSpec,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        dtype: torch.dtype,
-        stop_token_ids: frozenset[int],
-        pad_token_id: int,
-        context_length: int | None,
-    ) -> None:
+
+class VllmRollout:
+    """Draws responses by an engine of vLLM that has been started for a model with the weights of ``layout``.
+
+    ``cached_tokens`` counts, of the latest call, the prompt tokens whose keys and values were there already.
+    """
+
+    def __init__(self, started: Started, *, layout: Layout, stop_token_ids: frozenset[int], pad_token_id: int) -> None:
+        self._llm = started.llm
+        self._context_length = started.context_length
+        self._can_sleep = started.can_sleep
+        self._loader = make_loader(started.llm, native=started.native_updates)
+        self._layout = layout
         self._stops = sorted(stop_token_ids)
         self._pad = pad_token_id
-        self._layout = layout_of(model)
         self._state = EngineState("vllm")
-        limits = [limit for limit in (spec.max_model_len, context_length) if limit is not None]
-        started = start_vllm(spec, model, tokenizer, dtype=dtype, context_length=min(limits, default=None))
-        self._llm, self._context_length = started.llm, started.context_length
-        self._can_sleep = started.can_sleep
-        self._loader = make_loader(self._llm, native=started.native_updates)
         self._requests = 0
+        self._is_closed = False
+        self.cached_tokens = 0
 
     @property
     def version(self) -> int | None:
@@ -137,10 +161,11 @@ class VllmRollout:
 
     def close(self) -> None:
         """End the engine and give its memory back."""
-        if self._llm is not None:
-            self._state.die("it was closed")
+        self._state.die("it was closed")
+        if not self._is_closed:
+            self._is_closed = True
             self._llm.llm_engine.engine_core.shutdown()
-            self._llm = None
+            del self._llm, self._loader
 
     def _reset_prefix_cache(self) -> None:
         if not self._llm.reset_prefix_cache():
@@ -152,6 +177,7 @@ class VllmRollout:
         engine = self._llm.llm_engine
         progress = Progress(len(prompts), "responses")
         places: dict[str, int] = {}
+        self.cached_tokens = 0
         try:
             with torch.random.fork_rng(devices=[]):  # vLLM draws a number a row from the process's own generator
                 for row, (prompt, seed, limit) in enumerate(zip(prompts, seeds, limits, strict=True)):
@@ -162,6 +188,7 @@ class VllmRollout:
                 for output in outputs:
                     if output.finished:
                         progress.advance()
+                        self.cached_tokens += output.num_cached_tokens or 0
                         yield places.pop(output.request_id), _response(output.outputs[0])
         except Exception as error:
             self._state.die(f"generating failed: {type(error).__name__}: {error}")

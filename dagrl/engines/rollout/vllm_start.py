@@ -7,7 +7,7 @@ import random
 import tempfile
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,13 +74,14 @@ def _make(
 ) -> Any:
     from vllm import LLM
 
+    computes: Any = str(dtype).removeprefix("torch.")
     optional: dict[str, Any] = {"weight_transfer_config": _transfer()} if native else {}
     if spec.tensor_parallel > 1:
-        optional |= {"tensor_parallel_size": spec.tensor_parallel, "distributed_executor_backend": "external_launcher"}
+        optional |= {"tensor_parallel_size": spec.tensor_parallel, "distributed_executor_backend": _launched(on_cpu)}
     return LLM(
         model=folder,
         load_format="dummy",
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=computes,
         max_model_len=context_length,
         kv_cache_memory_bytes=int(spec.kv_cache_gib * _GIB),
         enforce_eager=on_cpu if spec.enforce_eager is None else spec.enforce_eager,
@@ -94,16 +95,25 @@ def _make(
     )
 
 
+def _launched(on_cpu: bool) -> Any:
+    """The executor for processes that others have started: it finds their group there, and asks who it is."""
+    os.environ["RANK"] = str(torch.distributed.get_rank())
+    os.environ.setdefault("LOCAL_RANK", "0")
+    if not on_cpu:
+        return "external_launcher"
+    from dagrl.engines.rollout.vllm_launcher import GroupExecutor
+
+    return GroupExecutor
+
+
 def _transfer() -> Any:
     from vllm.config import WeightTransferConfig
     from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 
     from dagrl.engines.rollout import vllm_transfer
 
-    try:
+    with suppress(ValueError):  # an earlier engine has done it
         WeightTransferEngineFactory.register_engine(vllm_transfer.NAME, vllm_transfer.InProcessTransfer)
-    except ValueError:
-        pass  # an earlier engine has done it
     return WeightTransferConfig(backend=vllm_transfer.NAME)
 
 
@@ -121,7 +131,7 @@ def _import_vllm(*, on_cpu: bool) -> None:
 @contextmanager
 def _undisturbed() -> Generator[None]:
     """Random numbers and torch's way to set its threads stay what they were; warnings stay off the console."""
-    set_num_threads, python, numpy = torch.set_num_threads, random.getstate(), np.random.get_state()  # noqa: NPY002
+    set_num_threads, python, numpy = torch.set_num_threads, random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -129,7 +139,7 @@ def _undisturbed() -> Generator[None]:
     finally:
         torch.set_num_threads = set_num_threads
         random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+        np.random.set_state(numpy)
 
 
 def _refused(spec: RolloutSpec, model: PreTrainedModel, error: Exception) -> Problem:

@@ -54,7 +54,8 @@ class InProcessTransfer(WeightTransferEngine[Nothing, Bucket]):
 
     def receive_weights(self, update_info: Bucket) -> None:
         """Hand the bucket to the model."""
-        self.model.load_weights(iter(update_info.weights))
+        load: Any = self.model.load_weights  # every model of vLLM has it
+        load(iter(update_info.weights))
 
     def finish_weight_update(self) -> None:
         """Finish the layers."""

@@ -1,12 +1,14 @@
 """The rollout loop against plain loops without cache, padding or batch."""
 
+import copy
+
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.sampling import token_uniforms
-from dagrl.errors import ConfigError, TrainingError
+from dagrl.errors import ConfigError, EngineError, TrainingError
 from dagrl.graph.roles import Samples, Sampling
 
 VOCAB = 50
@@ -418,3 +420,53 @@ def test_weights_that_are_not_finite_are_named(temperature):
     sampling = Sampling(max_new_tokens=4, temperature=temperature)
     with pytest.raises(TrainingError, match="response token 1 of row 0"):
         rollout(model, stops=()).generate([[3, 4], [5]], torch.arange(2), sampling)
+
+
+def test_streamed_rows_are_those_of_generate_in_the_order_they_finish(model):
+    prompts, seeds, sampling = ragged_prompts(24, seed=11), torch.arange(24), Sampling(max_new_tokens=20)
+    streamed = list(rollout(model).stream(prompts, seeds, sampling))
+    samples = rollout(model).generate(prompts, seeds, sampling)
+    lengths = [len(response.tokens) for _, response in streamed]
+    assert lengths == sorted(lengths)
+    assert sorted(row for row, _ in streamed) == list(range(24))
+    by_row = dict(streamed)
+    same_rows([(by_row[row].tokens, torch.tensor(by_row[row].logprobs)) for row in range(24)], rows_of(samples))
+    assert [by_row[row].truncated for row in range(24)] == samples.truncated.tolist()
+    assert list(rollout(model).stream([], torch.zeros(0, dtype=torch.int64), sampling)) == []
+
+
+def test_between_streamed_rows_the_model_can_be_trained(gpt2):
+    gpt2.train()
+    stream = rollout(gpt2).stream(ragged_prompts(8), torch.arange(8), Sampling(max_new_tokens=20))
+    next(stream)
+    assert gpt2.training
+    assert not torch.is_inference_mode_enabled()
+    stream.close()
+    gpt2.eval()
+
+
+def test_streaming_names_the_row_whose_logits_are_not_finite(gpt2):
+    broken = copy.deepcopy(gpt2)
+    with torch.no_grad():
+        broken.transformer.wte.weight[3] = float("nan")
+    with pytest.raises(TrainingError, match="response token 0 of row 0"):
+        list(rollout(broken).stream([[4], [3]], torch.arange(2), Sampling(max_new_tokens=4)))
+
+
+def test_an_engine_that_sleeps_or_is_closed_draws_nothing(model):
+    engine, request = rollout(model), ([[3]], torch.arange(1), Sampling(max_new_tokens=1))
+    for _ in range(2):
+        engine.sleep()
+    with pytest.raises(EngineError, match="`weights` and `kv_cache` sleep"):
+        engine.generate(*request)
+    for _ in range(2):
+        engine.wake()
+    engine.generate(*request)
+    engine.close()
+    with pytest.raises(EngineError, match="it was closed"):
+        engine.stream(*request)
+
+
+def test_stop_texts_need_a_fast_tokenizer(model):
+    with pytest.raises(ConfigError, match="need a fast tokenizer"):
+        rollout(model).generate([[3]], torch.arange(1), Sampling(max_new_tokens=1, stop=("x",)))
