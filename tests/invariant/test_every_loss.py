@@ -97,7 +97,7 @@ def valued() -> PreTrainedModel:
     config = llama(tied=False).config
     config.num_labels = 1
     model = LlamaForTokenClassification(config)
-    model.score.weight.data.normal_(std=2.0)
+    model.score.weight.data.normal_(std=0.2)
     return model
 
 
