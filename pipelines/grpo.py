@@ -32,6 +32,7 @@ class Training:
     lr: float = 2.5e-4
     micro_batch_size: int = 0  # rows per forward pass; 0: by the models' token budgets
     precision: Literal["bf16", "fp32"] = "bf16"
+    rollout: Literal["hf", "vllm"] = "hf"  # hf is faster for tiny models on a CPU, vllm for all others
     eval_every: int = 60
     workers: int = 0  # processes; 0: on Ray one for each GPU, else for each core
 
@@ -89,7 +90,8 @@ def actor_group(cfg: Training) -> WorkerGroup:
     """The model that is trained."""
     pool = ResourcePool("main", process_on_nodes=[cfg.workers])
     optimizer = adamw(lr=cfg.lr, warmup=20, decay="linear", min_lr_ratio=0.1, betas=(0.9, 0.99))
-    return WorkerGroup("actor", policy(cfg.model, optimizer=optimizer, precision=cfg.precision), pool=pool)
+    model = policy(cfg.model, optimizer=optimizer, precision=cfg.precision, rollout=cfg.rollout)
+    return WorkerGroup("actor", model, pool=pool)
 
 
 def held_out(cfg: Training, actor: WorkerGroup) -> Pipeline:

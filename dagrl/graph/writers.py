@@ -41,7 +41,7 @@ BUILT_IN_WRITERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sum_pi_squared": ("old_logprob_squares",),
         "ref_logprobs": ("ref_logprob",),
         **dict.fromkeys(("teacher_logprobs", "teacher_topk_ids", "teacher_topk_logprobs"), ("teacher_topk",)),
-        "rewards": ("format_reward", "reward_function", "reward_model_score", "verify"),
+        "rewards": ("format_reward", "gym_score", "math_verify", "reward_function", "reward_model_score", "verify"),
         "values": ("values",),
         "rollout_weights": ("rollout_correction",),
         "penalized_rewards": ("adaptive_kl_penalty", "kl_penalty"),

@@ -69,7 +69,7 @@ def another(value: Any) -> str:
     if isinstance(value, bool):
         return str(not value)
     if isinstance(value, str):
-        return {"bf16": "fp32"}.get(value, f"{value}other")
+        return {"bf16": "fp32", "hf": "vllm", "vllm": "hf"}.get(value, f"{value}other")
     return str(value + 1) if isinstance(value, int) else str(value / 2 + 0.125)
 
 

@@ -77,4 +77,4 @@ def test_the_plan_shows_it_as_json_and_text(toy) -> None:
     plans = {machine: compile_pipelines([toy.update()], machine)[0] for machine in (FOUR, Machine("local", (1,)))}
     assert [json.loads(plan.to_json())["groups"][0]["parallel"] for plan in plans.values()] == ["replicate", "none"]
     lines = [plan_text(plan).split("\n")[1] for plan in plans.values()]
-    assert lines[0] == f"{lines[1]}, whole in each process (replicate)"
+    assert lines[0] == lines[1].replace(", rollout", ", whole in each process (replicate), rollout")

@@ -147,7 +147,7 @@ def test_the_plan_of_ppo(tmp_path: Path) -> None:
     """Values above the critic's update see its weights before it; nothing of the critic is synced or aliased."""
     plan, _ = compile_pipelines(load_ppo(tmp_path).pipelines, LOCAL)
     assert "  group critic: zoo:tiny, critic, bf16, trained, pool main" in plan_head(plan).splitlines()
-    assert "  group actor: zoo:tiny, bf16, trained, pool main" in plan_head(plan).splitlines()
+    assert "  group actor: zoo:tiny, bf16, trained, pool main, rollout hf" in plan_head(plan).splitlines()
     runs = {op.call: op for op in plan.runs}
     assert (runs["values"].version, runs["update_critic"].version, runs["update_policy"].version) == (0, 0, 0)
     assert {"values", "gae_advantage"} <= set(runs["update_critic"].after)

@@ -59,7 +59,7 @@ def test_calls_edges_and_groups_are_recorded_in_order() -> None:
     assert p.call("generate").group == ACTOR
     assert p.call("generate").options == {
         "max_new_tokens": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_prompt_tokens": None,
-        "overlong_prompts": "error",
+        "overlong_prompts": "error", "stop": (),
     }  # fmt: skip
     assert p.call("verify").origins("response_text") == (Origin("generate", "response_text"),)
     assert p.call("verify").origins("nothing") == ()
@@ -208,7 +208,7 @@ def test_wrong_options_come_all_at_once() -> None:
     assert [problem.fix for problem in p.problems] == [
         "did you mean `temperature`?",
         "pass `temperature` as float",
-        "known: `max_new_tokens`, `max_prompt_tokens`, `overlong_prompts`, `temperature`, `top_k`, `top_p`",
+        "known: `max_new_tokens`, `max_prompt_tokens`, `overlong_prompts`, `stop`, `temperature`, `top_k`, `top_p`",
         "pass `max_new_tokens=...` to `generate`",
     ]
 
