@@ -2,13 +2,15 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from rollout_engines import CONTEXT, PAD, STOPS, VOCAB
@@ -40,7 +42,7 @@ def start(urls, model, *, hands_over=True, stops=STOPS, context=CONTEXT, vocab_s
 
 @contextmanager
 def vllm_server(folder, *options):
-    """The address and the process of vLLM's server for a model folder; the process is ended afterwards."""
+    """The address and the process of vLLM's server for a model folder; all of its processes are ended afterwards."""
     port = free_port()
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)),
@@ -57,31 +59,33 @@ def vllm_server(folder, *options):
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
     }
     url = f"http://127.0.0.1:{port}/v1"
-    with open(folder / f"server-{port}.log", "w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        _wait_for(url, process, folder / f"server-{port}.log")
-        yield url, process
-    finally:
-        process.terminate()
+    with tempfile.TemporaryFile("w+") as log:
+        # A session of its own: the engine is a process of the server's, which outlives a server that is killed.
+        started = {"env": environment, "stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+        process = subprocess.Popen(command, **started)
         try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
+            _wait_for(url, process, log)
+            yield url, process
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 def _wait_for(url, process, log) -> None:
     end = time.monotonic() + _START_SECONDS
-    while time.monotonic() < end:
-        assert process.poll() is None, log.read_text()[-2000:]
+    while time.monotonic() < end and process.poll() is None:
         try:
             urllib.request.urlopen(f"{url}/models", timeout=2).close()
         except OSError:
             time.sleep(0.5)
         else:
             return
-    raise AssertionError(f"no server after {_START_SECONDS} s: {log.read_text()[-2000:]}")
+    log.seek(0)
+    raise AssertionError(f"no server after {_START_SECONDS} s, or it ended: {log.read()[-2000:]}")
 
 
 class RecordedServer:

@@ -72,7 +72,8 @@ def test_log_probs_are_the_trainers(served, engine, temperature) -> None:
     prompts = ragged_prompts(16)
     samples = engine.generate(prompts, torch.arange(16), Sampling(max_new_tokens=20, temperature=temperature))
     assert gap(model, prompts, samples, temperature) < 1e-3
-    assert samples.truncated.any() and not samples.truncated.all()
+    assert samples.truncated.any()
+    assert not samples.truncated.all()
 
 
 def test_two_syncs_bring_the_new_weights_and_forget_the_old_keys_and_values(served, engine) -> None:

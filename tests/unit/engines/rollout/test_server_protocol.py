@@ -80,7 +80,9 @@ def test_each_row_is_a_request_with_its_own_seed_and_all_of_its_sampling(recorde
     assert sorted(row["seed"] for row in one.rows) == sorted(request_seeds(seeds_of(9)))
     asked = one.rows[0]
     assert (asked["temperature"], asked["top_p"], asked["top_k"], asked["stop"]) == (0.7, 0.9, 12, ["end"])
-    assert asked["include_stop_str_in_output"] and asked["ignore_eos"] and asked["return_token_ids"]
+    assert asked["include_stop_str_in_output"]
+    assert asked["ignore_eos"]
+    assert asked["return_token_ids"]
     assert asked["stop_token_ids"] == sorted(STOPS)
     assert (asked["model"], asked["logprobs"], asked["max_tokens"]) == ("tiny", 0, 5)
 
@@ -197,7 +199,8 @@ def test_a_key_is_sent(recorded, model) -> None:
     assert len(draw(ready([url], model, api_key="secret"), 2).lengths) == 2
     with pytest.raises(ConfigError, match="401: Unauthorized") as caught:
         start([url], model, api_key="other")
-    assert "secret" not in str(caught.value) and "check `api_key`" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "check `api_key`" in str(caught.value)
 
 
 def test_a_log_prob_that_is_no_number_is_not_finite(recorded, model) -> None:
