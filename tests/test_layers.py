@@ -21,6 +21,7 @@ FORBIDDEN = {("nodes", "workers"), ("nodes", "engines"), ("nodes", "compiler"), 
 HOMES = {
     "ray": {"controller", "executor"},
     "vllm": {"engines"},
+    "aiohttp": {"engines"},
     "rich": {"tui", "cli"},
     "fsspec": {"storage"},
     "pyarrow": {"storage"},

@@ -6,6 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from dagrl.compiler.check_models import folder_fault
+from dagrl.compiler.check_servers import server_problems
 from dagrl.compiler.machine import Machine
 from dagrl.errors import Location, Problem, counted
 from dagrl.graph.contract import Option
@@ -104,8 +105,8 @@ def _rollout_problems(group: WorkerGroup, machine: Machine) -> Iterator[Problem]
     faults = [(name, wanted) for name, fine, wanted in limits if not fine]
     for name, wanted in faults:
         yield Problem(f"`vllm` got {name}={getattr(rollout, name)!r}.", rollout.at, fix=f"`{name}` is {wanted}")
-    if rollout.engine == "server" and not rollout.urls:
-        yield Problem("`server` got no urls.", rollout.at, fix='give addresses, e.g. `["http://host:8000/v1"]`')
+    if rollout.engine == "server":
+        yield from server_problems(group)
     if not faults:
         yield from _uneven_engines(group, machine)
 

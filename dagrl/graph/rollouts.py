@@ -25,6 +25,10 @@ class RolloutSpec:
     prefix_caching: bool = True
     urls: tuple[str, ...] = ()
     api_key: str | None = field(default=None, repr=False)
+    served_model: str | None = None
+    weights_folder: str | None = None
+    concurrency: int = 64
+    timeout_s: float = 600.0
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
 
@@ -53,13 +57,36 @@ def vllm(
     )
 
 
-def server(urls: Sequence[str], *, api_key: str | None = None) -> RolloutSpec:
-    """Servers with the OpenAI-compatible completions protocol and token ids, for ``policy(..., rollout=server(...))``.
+def server(
+    urls: Sequence[str],
+    *,
+    api_key: str | None = None,
+    served_model: str | None = None,
+    weights_folder: str | None = None,
+    concurrency: int = 64,
+    timeout_s: float = 600.0,
+) -> RolloutSpec:
+    """Servers with vLLM's completions protocol and token ids, for ``policy(..., rollout=server([...]))``.
 
-    ``urls`` are their base addresses, such as ``http://host:8000/v1``; ``api_key`` is sent as a bearer token.
+    ``urls`` are their base addresses, such as ``http://host:8000/v1``; rows go to whichever is free, at most
+    ``concurrency`` at once to each from one process. A row that has no answer after ``timeout_s`` seconds goes to
+    another server. ``api_key`` is sent as a bearer token; ``served_model`` is needed where a server has several.
+
+    They must serve the group's model, with ``--logprobs-mode processed_logprobs``. A model that is trained needs a
+    ``weights_folder`` that is at the same path for the trainer and all servers, and servers started with
+    ``VLLM_SERVER_DEV_MODE=1``: each sync writes the weights there and has every server load them. Give such servers
+    no other users, and no address that strangers reach.
     """
     given: Any = urls if isinstance(urls, str) else tuple(urls)
-    return RolloutSpec(engine="server", urls=given, api_key=api_key)
+    return RolloutSpec(
+        engine="server",
+        urls=given,
+        api_key=api_key,
+        served_model=served_model,
+        weights_folder=weights_folder,
+        concurrency=concurrency,
+        timeout_s=timeout_s,
+    )
 
 
 def rollout_spec(value: RolloutSpec | str) -> RolloutSpec:

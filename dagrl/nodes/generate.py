@@ -65,7 +65,7 @@ def _temperature_refusals(call: CallView) -> list[Refusal]:
     if not 0 <= temperature < inf:
         return [(f"`temperature` is {temperature}", "it must be 0 (greedy) or more, and finite")]
     lowest, highest = VLLM_TEMPERATURES
-    by_vllm = call.group is not None and call.group.model.rollout.engine == "vllm"
+    by_vllm = call.group is not None and call.group.model.rollout.engine in ("vllm", "server")
     if by_vllm and temperature != 0 and not lowest <= temperature <= highest:
         what = f"`temperature` is {temperature}, and vllm draws at 0 or from {lowest} to {highest}"
         return [(what, 'give another, or the policy `rollout="hf"`')]

@@ -20,10 +20,11 @@ from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.rollout.base import KV_CACHE, WEIGHTS, RolloutEngine
 from dagrl.engines.rollout.hf import HFRollout
+from dagrl.engines.rollout.server import start_server_rollout
 from dagrl.engines.rollout.vllm import start_vllm_rollout
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.state import StatePart
-from dagrl.engines.weights import TrainedWeights, Weights
+from dagrl.engines.weights import TrainedWeights, Weights, layout_of
 from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.roles import LogProbs, Message, Samples, Sampling, SquaredProbs, TokenBatch, TopLogProbs
 from dagrl.graph.specs import Precision, WorkerGroup
@@ -210,6 +211,16 @@ class PolicyWorker(RoleWorker):
                 context_length=limit,
                 tokenizer=self.tokenizer,
             )
+        if spec.rollout.engine == "server":
+            return start_server_rollout(
+                spec.rollout,
+                layout=layout_of(self.model),
+                vocab_size=self.model.config.get_text_config(decoder=True).vocab_size,
+                stop_token_ids=stops,
+                pad_token_id=self.pad_token_id,
+                context_length=limit,
+                hands_over=self.parallel.rank == 0,
+            )
         return start_vllm_rollout(
             spec.rollout,
             self.model,
@@ -218,4 +229,5 @@ class PolicyWorker(RoleWorker):
             stop_token_ids=stops,
             pad_token_id=self.pad_token_id,
             context_length=limit,
+            trust_remote_code=spec.trust_remote_code,
         )

@@ -1,4 +1,4 @@
-"""Engines that draw responses, behind one protocol: `hf` (our own loop) and `vllm`, which is imported here alone.
+"""Engines that draw responses, behind one protocol: `hf` (our own loop), `vllm` and `server` (HTTP).
 
-They take token ids and give token ids; chat templates, texts and rewards are not theirs.
+vLLM is imported here alone. They take token ids and give token ids; chat templates, texts and rewards are not theirs.
 """

@@ -12,11 +12,16 @@ from torch import Tensor
 from dagrl.engines.weights import Weights
 from dagrl.errors import ConfigError, EngineError, Problem, TrainingError
 from dagrl.graph.roles import Samples, Sampling
+from dagrl.graph.rollouts import VLLM_TEMPERATURES
+from dagrl.ops.random import mix
 
 WEIGHTS = "weights"
 KV_CACHE = "kv_cache"
 #: What an engine keeps in memory while it is awake, and may give back one by one.
 PARTS = (WEIGHTS, KV_CACHE)
+
+#: vLLM reads the seed -1 as "none", so seeds lose their sign.
+_SEED_MASK = 2**63 - 1
 
 _ROWS_SHOWN = 5
 
@@ -166,6 +171,19 @@ def check_request(
     problems += _prompt_problems([len(prompt) for prompt in prompts], context_length)
     if problems:
         raise ConfigError(problems, "rollout")
+
+
+def check_vllm_temperature(temperature: float) -> None:
+    """Raises ConfigError for a temperature at which vLLM does not draw."""
+    lowest, highest = VLLM_TEMPERATURES
+    if temperature != 0 and not lowest <= temperature <= highest:
+        what = f"vllm draws at temperature 0 or from {lowest} to {highest}, not at {temperature}"
+        raise ConfigError([Problem(what, fix='change the temperature, or generate with `rollout="hf"`')], "rollout")
+
+
+def request_seeds(seeds: Int64[Tensor, " B"]) -> list[int]:
+    """The seed of each row's request to vLLM, from 0 up."""
+    return [seed & _SEED_MASK for seed in mix(seeds.cpu()).tolist()]
 
 
 def _prompt_problems(lengths: Sequence[int], context_length: int | None) -> Iterator[Problem]:

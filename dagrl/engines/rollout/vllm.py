@@ -21,6 +21,8 @@ from dagrl.engines.rollout.base import (
     Response,
     RolloutEngine,
     check_request,
+    check_vllm_temperature,
+    request_seeds,
     response_limits,
     samples_of,
 )
@@ -28,17 +30,13 @@ from dagrl.engines.rollout.tensor_parallel import TensorParallelRollout
 from dagrl.engines.rollout.vllm_loading import make_loader
 from dagrl.engines.rollout.vllm_start import Started, start_vllm
 from dagrl.engines.weights import Arrivals, Layout, Weights, check_layout, layout_of
-from dagrl.errors import ConfigError, EngineError, Problem
+from dagrl.errors import EngineError
 from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Samples, Sampling
-from dagrl.graph.rollouts import VLLM_TEMPERATURES, RolloutSpec
-from dagrl.ops.random import mix
+from dagrl.graph.rollouts import RolloutSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-#: vLLM reads the seed -1 as "none", so seeds lose their sign.
-_SEED_MASK = 2**63 - 1
 
 
 def start_vllm_rollout(
@@ -51,12 +49,14 @@ def start_vllm_rollout(
     pad_token_id: int,
     context_length: int | None,
     native_updates: bool | None = None,
+    trust_remote_code: bool = False,
 ) -> RolloutEngine:
     """An engine with the architecture of ``model``, which computes in ``dtype`` and waits for weights.
 
     ``context_length`` bounds prompt and response together. Where ``tensor_parallel`` of the spec is above 1 so many
     processes of the default group share one engine, and all call its methods in one order. ``native_updates`` is
-    whether weights come by vLLM's own protocol; None: on an accelerator.
+    whether weights come by vLLM's own protocol; None: on an accelerator. ``trust_remote_code`` lets code in the
+    model's folder run.
 
     Raises:
         ConfigError: when vLLM does not take the model, or the key-value cache is too small for its context.
@@ -69,6 +69,7 @@ def start_vllm_rollout(
         dtype=dtype,
         context_length=min(limits, default=None),
         native_updates=native_updates,
+        trust_remote_code=trust_remote_code,
     )
     engine = VllmRollout(started, layout=layout_of(model), stop_token_ids=stop_token_ids, pad_token_id=pad_token_id)
     if spec.tensor_parallel == 1:
@@ -123,11 +124,10 @@ class VllmRollout:
     ) -> Iterator[tuple[int, Response]]:
         """The rows of ``generate`` as they finish, each with its place among the prompts."""
         self._state.may_generate()
-        _check_temperature(sampling.temperature)
+        check_vllm_temperature(sampling.temperature)
         check_request(prompts, seeds, sampling, self._context_length)
         limits = response_limits(prompts, sampling.max_new_tokens, self._context_length).tolist()
-        numbers = [seed & _SEED_MASK for seed in mix(seeds.cpu()).tolist()]
-        return self._drawn(prompts, numbers, limits, sampling)
+        return self._drawn(prompts, request_seeds(seeds), limits, sampling)
 
     def load_weights(self, weights: Weights, version: int) -> None:
         """Take these weights in and forget the keys and values of the old ones; it raises as the protocol says."""
@@ -229,10 +229,3 @@ def _response(completion: Any) -> Response:
     tokens = list(completion.token_ids)
     logprobs = [completion.logprobs.logprobs[start] for start in completion.logprobs.start_indices[: len(tokens)]]
     return Response(tokens, logprobs, completion.finish_reason == "length")
-
-
-def _check_temperature(temperature: float) -> None:
-    lowest, highest = VLLM_TEMPERATURES
-    if temperature != 0 and not lowest <= temperature <= highest:
-        what = f"vllm draws at temperature 0 or from {lowest} to {highest}, not at {temperature}"
-        raise ConfigError([Problem(what, fix='change the temperature, or generate with `rollout="hf"`')], "rollout")

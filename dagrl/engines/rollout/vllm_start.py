@@ -48,10 +48,12 @@ def start_vllm(
     dtype: torch.dtype,
     context_length: int | None,
     native_updates: bool | None = None,
+    trust_remote_code: bool = False,
 ) -> Started:
     """An engine of the model's architecture, whose weights are yet to come.
 
-    ``native_updates`` is whether it takes weights by vLLM's own protocol; None: on an accelerator.
+    ``native_updates`` is whether it takes weights by vLLM's own protocol; None: on an accelerator. Code in the model's
+    folder runs with ``trust_remote_code`` alone.
 
     Raises:
         ConfigError: when vLLM refuses the model or the options.
@@ -62,7 +64,8 @@ def start_vllm(
         save_configs(model, tokenizer, Path(folder), dtype=dtype)
         _import_vllm(on_cpu=on_cpu)
         try:
-            llm = _make(spec, folder, dtype, context_length, on_cpu=on_cpu, native=native)
+            optional = _optional(spec, on_cpu=on_cpu, native=native) | {"trust_remote_code": trust_remote_code}
+            llm = _make(spec, folder, dtype, context_length, on_cpu=on_cpu, optional=optional)
         # vLLM raises what pydantic, torch and its own layers raise.
         except Exception as error:
             raise ConfigError([_refused(spec, model, error)], "rollout") from error
@@ -70,14 +73,17 @@ def start_vllm(
 
 
 def _make(
-    spec: RolloutSpec, folder: str, dtype: torch.dtype, context_length: int | None, *, on_cpu: bool, native: bool
+    spec: RolloutSpec,
+    folder: str,
+    dtype: torch.dtype,
+    context_length: int | None,
+    *,
+    on_cpu: bool,
+    optional: dict[str, Any],
 ) -> Any:
     from vllm import LLM
 
     computes: Any = str(dtype).removeprefix("torch.")
-    optional: dict[str, Any] = {"weight_transfer_config": _transfer()} if native else {}
-    if spec.tensor_parallel > 1:
-        optional |= {"tensor_parallel_size": spec.tensor_parallel, "distributed_executor_backend": _launched(on_cpu)}
     return LLM(
         model=folder,
         load_format="dummy",
@@ -93,6 +99,13 @@ def _make(
         disable_log_stats=True,
         **optional,
     )
+
+
+def _optional(spec: RolloutSpec, *, on_cpu: bool, native: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {"weight_transfer_config": _transfer()} if native else {}
+    if spec.tensor_parallel > 1:
+        options |= {"tensor_parallel_size": spec.tensor_parallel, "distributed_executor_backend": _launched(on_cpu)}
+    return options
 
 
 def _launched(on_cpu: bool) -> Any:

@@ -4,12 +4,21 @@ import sys
 
 import pytest
 
-from dagrl import Pipeline, ResourcePool, WorkerGroup, policy, server, vllm
+from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, server, vllm
 from dagrl.compiler import Machine, compile_pipelines
 from dagrl.compiler.before_run import check_before_run
 from dagrl.compiler.machine import LOCAL
 from dagrl.errors import CompileError, PipelineFileError
-from dagrl.nodes import generate, prompts, report, verify
+from dagrl.nodes import (
+    generate,
+    grpo_advantage,
+    old_logprob,
+    ppo_clip,
+    prompts,
+    report,
+    update_policy,
+    verify,
+)  # fmt: skip
 
 
 def judged(rollout, **options) -> list[Pipeline]:
@@ -55,12 +64,35 @@ def test_what_is_no_engine_is_refused_where_it_stands(value, message):
         (vllm(max_model_len=1), "`vllm` got max_model_len=1."),
         (vllm(max_model_len=2.5), "`vllm` got `max_model_len=2.5`: it should be a valid integer."),
         (server([]), "`server` got no urls."),
+        (server(["host:8000"]), "`server` got the url 'host:8000'."),
+        (server(["http://a/v1", "http://a/v1"]), "`server` got the url 'http://a/v1' twice."),
+        (server(["http://a/v1"], concurrency=0), "`server` got concurrency=0."),
+        (server(["http://a/v1"], timeout_s=0.0), "`server` got timeout_s=0.0."),
     ],
 )
 def test_options_that_no_engine_has_are_refused(rollout, what):
     ((found, fix),) = refused(judged(rollout))
     assert found == what
     assert fix
+
+
+def test_weights_that_change_need_a_way_to_the_servers():
+    def learning(**options) -> list[Pipeline]:
+        spec = policy("zoo:tiny", optimizer=adamw(lr=1e-4), rollout=server(["http://a/v1"], **options))
+        actor = WorkerGroup("actor", spec, pool=ResourcePool("main", [1]))
+        with Pipeline("learning") as step:
+            batch = prompts(data="zoo:larger", batch_size=4, n=2)
+            rows = generate(actor, batch, max_new_tokens=4)
+            advantages = grpo_advantage(rows, verify(batch, rows))
+            update_policy(actor, rows, advantages, old_logprob(actor, rows), loss=ppo_clip(eps=0.2))
+        return [step]
+
+    ((what, fix),) = refused(learning())
+    assert "the weights of worker group `actor` change" in what
+    assert fix is not None
+    assert "weights_folder=" in fix
+    assert compile_pipelines(learning(weights_folder="/shared"))
+    assert compile_pipelines(judged(server(["http://a/v1"])))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +126,11 @@ def test_temperatures_that_vllm_does_not_draw_at(temperature, fine):
         assert fix is not None
         assert 'rollout="hf"' in fix
     assert compile_pipelines(judged("hf", temperature=temperature))
+
+
+def test_servers_draw_at_the_temperatures_of_vllm():
+    ((what, _),) = refused(judged(server(["http://a/v1"]), temperature=2.1))
+    assert "vllm draws at 0 or from 0.01 to 2.0" in what
 
 
 def test_an_empty_stop_text_is_refused():
