@@ -49,7 +49,7 @@ class Sampling(Training):
 class Config(Sampling):
     """The knobs: ``dagrl run pipelines/grpo.py --set n=8``."""
 
-    clip: float = 0.2
+    clip: float = 0.2  # acts from the second mini-batch of a step on
     kl: float = 0.02  # 0 drops the reference model
     mini_batch_size: int = 0  # rows per optimizer step; 0: all
 

@@ -24,7 +24,7 @@ class Config(grpo.Sampling):
 
     batch_size: int = 512  # prompts per step
     n: int = 1
-    clip: float = 0.2
+    clip: float = 0.2  # acts from the second mini-batch of a step on
     kl: float = 0.02  # what a nat of KL costs
     mini_batch_size: int = 0  # rows per optimizer step; 0: all
 

@@ -76,6 +76,26 @@ def reinforce_pp(rewards: Row, mask, gamma: float) -> list[Row]:
     return whiten(reward_to_go(placed(scored, mask), mask, gamma), without(mask, [isnan(r) for r in rewards]))
 
 
+def remax(rewards: Row, baselines: Row, mask) -> list[Row]:
+    """An outcome reward less that of the greedy answer, at every trained token."""
+    rows = []
+    for reward, baseline, mask_row in zip(rewards, baselines, mask, strict=True):
+        lead = 0.0 if isnan(reward) or isnan(baseline) else reward - baseline
+        rows.append([lead if keep else 0.0 for keep in mask_row])
+    return rows
+
+
+def remax_of_tokens(rewards: list[Row], baselines: Row, mask) -> list[Row]:
+    """The reward of a token and all trained ones after it, less that of the greedy answer."""
+    rows = []
+    for row, baseline, mask_row in zip(rewards, baselines, mask, strict=True):
+        places, out = trained_places(mask_row), [0.0] * len(row)
+        for place in [] if isnan(baseline) else places:
+            out[place] = fsum(row[later] for later in places if later >= place) - baseline
+        rows.append(out)
+    return rows
+
+
 def reinforce_pp_baseline(rewards: Row, group_ids, mask) -> list[Row]:
     groups = groups_of(rewards, group_ids)
     spread, out = [], []

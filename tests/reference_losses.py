@@ -195,6 +195,21 @@ def penalized(reward: float, logprobs: Row, refs: Row, mask: list[bool], beta: f
     return tokens, kl
 
 
+def adapted_beta(beta: float, measured: float, target: float, num_rows: int, horizon: int) -> float:
+    """The controller of arXiv 1909.08593: each row moves it by a part of what the step's error says."""
+    error = (measured - target) / target
+    error = 0.2 if error > 0.2 else -0.2 if error < -0.2 else error
+    factor = 1.0
+    for _ in range(num_rows):
+        factor += error / horizon
+    return beta * factor
+
+
+def sft(new: Row) -> Row:
+    """The loss of each trained token of a row."""
+    return [-logprob for logprob in new]
+
+
 def row_drift(old: Row, rollout: Row, kind: str, over: str) -> Row:
     """What each trained token of the row is judged by."""
     drifts = [kl_value(r, o, kind) for o, r in zip(old, rollout, strict=True)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dagrl.cli.beside import find_beside
+from dagrl.cli.beside import find_beside, goes_first, imports_past_siblings, namesake_beside
 from dagrl.cli.config import make_config
 from dagrl.cli.published import Broken, file_of, published_names, published_pipeline
 from dagrl.compiler.check import problems_so_far
@@ -25,6 +25,8 @@ from dagrl.graph.source import is_inside_package
 
 #: Lines of the user's that led to an error, innermost first.
 _SHOWN_FRAMES = 4
+#: The shipped pipeline that the other shipped ones import.
+_VARIED = "grpo"
 _MISSING_NAME = re.compile(
     r"cannot import name '(?P<name>\w+)' from (?P<circle>partially initialized module )?'(?P<module>[\w.]+)'"
 )
@@ -66,7 +68,8 @@ def load_file(path: str) -> tuple[Path, str, ModuleType]:
     if not file.is_file():
         module = _published(path)
         return file_of(module), _read(file_of(module)), module
-    return file, _read(file), _execute(file)
+    source = _read(file)
+    return file, source, _execute(file, source)
 
 
 def _published(name: str) -> ModuleType:
@@ -106,7 +109,7 @@ def _subject(file: Path) -> str:
     return f"`{file.name}`"
 
 
-def _execute(file: Path) -> ModuleType:
+def _execute(file: Path, source: str) -> ModuleType:
     """The file as a module of its own name, known to ``sys.modules`` before it runs."""
     name = f"dagrl_pipeline_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -116,6 +119,9 @@ def _execute(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     find_beside(file)
+    problems = list(imports_past_siblings(file, source))
+    if problems:
+        raise PipelineFileError(problems, _subject(file))
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -137,7 +143,7 @@ def _problems_of(error: BaseException, file: Path) -> list[Problem]:
     places = dict.fromkeys(str(Location(frame.filename, frame.lineno or 1)) for frame in reversed(frames[:-1]))
     called = tuple(("from", place) for place in list(places)[:_SHOWN_FRAMES])
     message = _message(error).rstrip(".") or "no message"
-    return [Problem(f"{type(error).__name__}: {message}.", at, called, _fix_of(error))]
+    return [Problem(f"{type(error).__name__}: {message}.", at, called, _fix_of(error, file))]
 
 
 def _message(error: BaseException) -> str:
@@ -154,14 +160,20 @@ def _is_users(filename: str, file: Path) -> bool:
     return filename == str(file) or ("site-packages" not in filename and not filename.startswith(sys.base_prefix))
 
 
-def _fix_of(error: BaseException) -> str:
+def _fix_of(error: BaseException, file: Path) -> str:
     missing = _MISSING_NAME.match(str(error)) if isinstance(error, ImportError) else None
     if missing is not None and missing["circle"]:
         return "move what both need into a file of its own, or import inside the function that needs it"
+    top = missing["module"].partition(".")[0] if missing is not None else ""
+    beside = namesake_beside(file, top) if top else None
+    if beside is not None:
+        return goes_first(top, beside)
     if missing is not None and missing["module"] in sys.modules:
         close = nearest(missing["name"], dir(sys.modules[missing["module"]]))
         if close is not None:
             return f"did you mean `{close}`?"
+    if isinstance(error, ModuleNotFoundError) and error.name == _VARIED:
+        return f"put `{_VARIED}.py` beside `{file.name}` (it imports it), or install it"
     if isinstance(error, ModuleNotFoundError):
         return "install it, or put the file beside the pipeline"
     if isinstance(error, SystemExit):

@@ -7,6 +7,7 @@ from dagrl.compiler.canary import canaries
 from dagrl.compiler.check import in_file_order, pipeline_problems, worker_groups
 from dagrl.compiler.check_follows import follow_problems
 from dagrl.compiler.check_resources import resource_problems
+from dagrl.compiler.check_training import untrained_problems
 from dagrl.compiler.machine import LOCAL, Machine
 from dagrl.compiler.parallel import parallel_strategy
 from dagrl.compiler.phases import sleeping_groups
@@ -34,6 +35,7 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
     }
     problems = [problem for of_one in found.values() for problem in of_one]
     problems += [*_name_clashes(pipelines), *resource_problems(groups, machine), *follow_problems(pipelines)]
+    problems += untrained_problems(pipelines, groups)
     if problems:
         faulty = dict.fromkeys(pipeline.name for pipeline in pipelines if found[pipeline])
         raise CompileError(in_file_order(problems), ",".join(faulty) or pipelines[0].name)

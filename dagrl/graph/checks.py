@@ -50,6 +50,12 @@ class CallView:
         required = [(call, read.name) for call in self._pipeline.calls for read in call.reads() if not read.optional]
         return [call.name for call, name in required if written in call.origins(name)]
 
+    def trained(self) -> frozenset[WorkerGroup]:
+        """The worker groups that a call of the pipeline trains."""
+        return frozenset(
+            call.group for call in self._pipeline.calls if call.contract.mutates and call.group is not None
+        )
+
     def writers(self, column: str) -> "list[CallView]":
         """The calls that write what this one reads as ``column``."""
         writers = (self._pipeline.call(origin.call) for origin in self._call.origins(column))

@@ -13,19 +13,23 @@ from dagrl.graph.models import locate_model
 def vocabulary_fault(writer: str, reader: str) -> str | None:
     """Why a model cannot read the token ids that another has written; None where it can, or nothing tells.
 
-    Each token of the writer's tokenizer.json must have the same id in the reader's, if both are there; and the
+    No id of the writer's tokenizer.json may be that of another token in the reader's, if both are there; and the
     reader's embedding (`vocab_size` of config.json) must have a row for each. One with more rows is no fault: these
-    are often padded. Without the writer's tokenizer.json its own `vocab_size` says how many ids there are.
+    are often padded, and the reader may have no name for a token that it has a row for. Without the writer's
+    tokenizer.json, as where there is only a sentencepiece file, its own `vocab_size` says how many ids there are.
+    A Hugging Face name is compared only if its files are in the cache.
     """
     written, read = _folder(writer), _folder(reader)
     if written is None or read is None or written == read:
         return None
     ids, other = token_ids(written), token_ids(read)
-    if ids and other:
-        for token, number in ids.items():
-            if other.get(token) != number:
-                there = f"the id {other[token]}" if token in other else "no id"
-                return f"the token {token!r} has the id {number} in `{writer}` and {there} in `{reader}`"
+    for token, number in ids.items():
+        if token in other and other[token] != number:
+            return f"the token {token!r} has the id {number} in `{writer}` and the id {other[token]} in `{reader}`"
+    names = {number: token for token, number in other.items()}
+    for token, number in ids.items():
+        if token not in other and number in names:
+            return f"the id {number} is the token {token!r} in `{writer}` and {names[number]!r} in `{reader}`"
     needed = max(ids.values()) + 1 if ids else _embedding_rows(written)
     rows = _embedding_rows(read)
     if needed is not None and rows is not None and rows < needed:
@@ -36,11 +40,16 @@ def vocabulary_fault(writer: str, reader: str) -> str | None:
 def token_ids(folder: Path) -> Mapping[str, int]:
     """The ids of the tokens in a folder's tokenizer.json; empty where there is none that can be read."""
     file = _json(folder / "tokenizer.json")
-    vocabulary = (file.get("model") or {}).get("vocab")
+    model, added = file.get("model"), file.get("added_tokens")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, list):  # unigram: [token, score] pairs in the order of their ids
-        vocabulary = {str(entry[0]): number for number, entry in enumerate(vocabulary)}
-    added = {str(token["content"]): int(token["id"]) for token in file.get("added_tokens") or ()}
-    return {**(vocabulary or {}), **added}
+        pairs = [entry[0] if isinstance(entry, list) and entry else None for entry in vocabulary]
+        named: list[tuple[Any, Any]] = [(token, number) for number, token in enumerate(pairs)]
+    else:
+        named = [*vocabulary.items()] if isinstance(vocabulary, dict) else []
+    tokens = [token for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    named += [(token.get("content"), token.get("id")) for token in tokens]
+    return {token: number for token, number in named if isinstance(token, str) and type(number) is int}
 
 
 def _embedding_rows(folder: Path) -> int | None:
@@ -56,21 +65,27 @@ def _folder(reference: str) -> Path | None:
     """Where a model's files are on this machine, a Hugging Face name's cached ones too."""
     try:
         folder = Path(locate_model(reference)).expanduser()
-    except UserError:
+        return folder.resolve() if folder.is_dir() else _cached(reference)
+    except (UserError, ValueError):  # a ValueError: a name that no path can have
         return None
-    return folder.resolve() if folder.is_dir() else _cached(reference)
 
 
 def _cached(name: str) -> Path | None:
     """The folder of a name's main revision in the cache of Hugging Face."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    cache = _hub_cache() / f"models--{name.replace('/', '--')}"
     try:
         revision = (cache / "refs" / "main").read_text(encoding="utf-8").strip()
     except OSError:
         return None
     folder = cache / "snapshots" / revision
     return folder if folder.is_dir() else None
+
+
+def _hub_cache() -> Path:
+    """Where Hugging Face keeps what it has fetched, by its own environment variables."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
+    return Path(os.path.expandvars(os.environ.get("HF_HUB_CACHE") or f"{home}/hub")).expanduser()
 
 
 def _json(file: Path) -> dict[str, Any]:

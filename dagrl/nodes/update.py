@@ -31,11 +31,11 @@ def _warms_nobody_up(call: CallView) -> list[Refusal]:
     steps = call.options["critic_warmup"]
     if steps < 0:
         return [(f"`critic_warmup` is {steps}", "it must be at least 0")]
-    groups = [above.group for above in call.upstream() if above.group is not None]
+    groups = {above.group for above in call.upstream()} & call.trained()
     if steps == 0 or any(group.model.role is Critic and group.model.optimizer is not None for group in groups):
         return []
     what = f"`critic_warmup` is {steps}, but its rows come from no critic that learns"
-    return [(what, "drop it, or pass advantages over the `values` of a critic with an optimizer")]
+    return [(what, "drop it, or pass advantages over the `values` of a critic that `update_critic` trains")]
 
 
 def _uncorrected(call: CallView) -> list[Refusal]:
@@ -90,7 +90,8 @@ def update_policy(
     In the run's first ``critic_warmup`` steps the policy stays as it is, so that the critic learns first: nothing is
     computed here, the optimizer is not touched, the metric ``actor/critic_warmup`` is 1, and the schedule of the
     learning rate begins in the step after these. (verl updates in step ``critic_warmup`` already, and ends the run
-    before its schedule does.)
+    before its schedule does.) An adaptive KL penalty sees a KL of 0 in these steps, as long as the reference is what
+    the policy begins as, so its coefficient falls by up to 20 % of rows / horizon in each.
 
     Where the rows were drawn from the very weights that the update begins with, all tokens open to them, that gap is
     nothing but float noise: a mean above ``logprob_gap_tolerance`` (nats) ends the run, as the rollout weights then are

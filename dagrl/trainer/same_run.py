@@ -18,6 +18,9 @@ from dagrl.workers.deployment import Planned
 _LOG = logging.getLogger(__name__)
 #: Where a run is done and from which file it is read is no part of what it computes.
 _NOT_COMPARED = frozenset({"file", "executor"})
+#: Knobs that change no number: on how many processes, and how many rows of a mini-batch at once.
+_FREE = frozenset({"config.workers", "config.micro_batch_size"})
+_FREE_OPTION = ".options.micro_batch_size"
 _STEPS = frozenset({"steps", "config.steps"})
 _PLACES = frozenset({"role", "at", "parallel"})
 
@@ -42,7 +45,8 @@ def describe_run(
 def check_same_run(checkpoint: Checkpoint, now: Mapping[str, Any], planned: Sequence[Planned]) -> None:
     """See that a checkpoint can be gone on from; another number of steps is allowed, and warned of.
 
-    An option that the checkpoint does not know, because there was none when it was made, had its default.
+    An option that the checkpoint does not know, because there was none when it was made, had its default. A setting
+    that only one of the two has is not compared: what it does shows in the pipelines.
 
     Raises:
         ResumeError: naming everything that has changed.
@@ -53,7 +57,8 @@ def check_same_run(checkpoint: Checkpoint, now: Mapping[str, Any], planned: Sequ
         what = f"the newest checkpoint, `{checkpoint.url}`, is of step {checkpoint.step}, and steps={steps}."
         raise ResumeError([Problem(what, fix="ask for more steps, or give a new `--out`")])
     for part in ("settings", "rows", "built"):
-        problems = [_problem(part, name, *values) for name, values in _differing(before[part], now[part]).items()]
+        sides = (before[part], now[part]) if part != "settings" else _in_both(before[part], now[part])
+        problems = [_problem(part, name, *values) for name, values in _differing(*sides).items()]
         if problems:
             raise ResumeError(problems, f"`{checkpoint.url}`")
     if steps_before != steps:
@@ -109,9 +114,20 @@ def _completed(known: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[st
     return {**inner, **lacking}
 
 
+def _in_both(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two without what only one of them has, inside them too."""
+    kept: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for key in (key for key in one if key in other):
+        values = (one[key], other[key])
+        if all(isinstance(value, Mapping) for value in values):
+            values = _in_both(*values)
+        kept[0][key], kept[1][key] = values
+    return kept
+
+
 def _differing(before: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
-    """The dotted names of all leaves that differ, each with the two values; numbers of steps aside."""
-    if name in _STEPS or before == now:
+    """The dotted names of all leaves that differ, each with the two values; steps and free knobs aside."""
+    if name in _STEPS | _FREE or name.endswith(_FREE_OPTION) or before == now:
         return {}
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         return {name: (before, now)}

@@ -34,6 +34,11 @@ SOUND: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "more tokens in the reader": ({"vocabulary": WORDS}, {"vocabulary": WORDS, "added": {"d": 3}}),
     "unigram": ({"vocabulary": [["a", -1.5], ["b", -2.0], ["c", -3.0]]}, {"vocabulary": WORDS}),
     "added or not": ({"vocabulary": {"a": 0, "b": 1}, "added": {"c": 2}}, {"vocabulary": WORDS}),
+    "a token that the reader only has a row for": (
+        {"vocabulary": WORDS, "added": {"<tool>": 3}},
+        {"vocabulary": WORDS, "vocab_size": 64},
+    ),
+    "two tokens of one id": ({"vocabulary": {"a": 0, "b": 0}}, {"vocabulary": {"a": 0, "b": 0}}),
     "no tokenizer": ({"vocab_size": 3}, {"vocab_size": 4}),
     "a part of several": ({"text_config": {"vocab_size": 3}}, {"vocab_size": 3}),
     "nothing said": ({}, {"vocab_size": 3}),
@@ -47,7 +52,12 @@ def test_sound(name: str, tmp_path: Path) -> None:
 
 FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another id": ({"vocabulary": WORDS}, {"vocabulary": {"a": 0, "c": 1, "b": 2}}, "the token 'b' has the id 1 in"),
-    "of as many tokens": ({"vocabulary": WORDS}, {"vocabulary": {"a": 0, "x": 1, "c": 2}}, "and no id in"),
+    "of as many tokens": ({"vocabulary": WORDS}, {"vocabulary": {"a": 0, "x": 1, "c": 2}}, "the id 1 is the token 'b' in"),
+    "a token without a row": (
+        {"vocabulary": WORDS, "added": {"<tool>": 3}},
+        {"vocabulary": WORDS, "vocab_size": 3},
+        "has 4 token ids",
+    ),
     "an added token": (
         {"vocabulary": WORDS, "added": {"<s>": 3}},
         {"vocabulary": WORDS, "added": {"<s>": 4}},
@@ -77,16 +87,66 @@ def test_a_name_is_compared_only_if_it_is_on_this_machine(tmp_path: Path, monkey
     assert vocabulary_fault(writer, "owner/name") is None
     assert vocabulary_fault("owner/name", writer) is None
     assert vocabulary_fault(writer, "zoo:none") is None
-    cache = tmp_path / "home" / "hub" / "models--owner--name"
-    folder(cache / "snapshots" / "abc", {"b": 0, "a": 1})
-    (cache / "refs").mkdir()
-    (cache / "refs" / "main").write_text("abc\n")
+    cached_model(tmp_path / "home" / "hub")
     assert "the token 'a' has the id 0 in" in str(vocabulary_fault(writer, "owner/name"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "elsewhere"))
     assert vocabulary_fault(writer, "owner/name") is None
+
+
+def cached_model(hub: Path) -> None:
+    """A model that numbers tokens otherwise, as Hugging Face caches it."""
+    cache = hub / "models--owner--name"
+    folder(cache / "snapshots" / "abc", {"b": 0, "a": 1})
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc\n")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "hub"),
+    [
+        ("HF_HOME", "~/mine", "mine/hub"),
+        ("XDG_CACHE_HOME", "{home}/caches", "caches/huggingface/hub"),
+        ("HF_HUB_CACHE", "~/other", "other"),
+        (None, "", ".cache/huggingface/hub"),
+    ],
+)
+def test_the_cache_is_where_hugging_face_puts_it(
+    variable: str | None, value: str, hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HOME", "XDG_CACHE_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if variable is not None:
+        monkeypatch.setenv(variable, value.format(home=tmp_path))
+    cached_model(tmp_path / hub)
+    assert vocabulary_fault(folder(tmp_path / "writer", WORDS), "owner/name") is not None
 
 
 def test_a_tokenizer_that_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
     reader = folder(tmp_path / "reader", WORDS)
     (tmp_path / "reader" / "tokenizer.json").write_text("{")
     assert vocabulary_fault(folder(tmp_path / "writer", {"z": 0}), reader) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"model": "x"}',
+        '{"model": {"vocab": "x"}}',
+        '{"model": {"vocab": [1, [], [2, 3]]}}',
+        '{"model": {"vocab": {"a": "x"}}}',
+        '{"added_tokens": ["a", null]}',
+        '{"added_tokens": "a"}',
+        '{"added_tokens": [{"id": "x", "content": "a"}, {"id": 1}]}',
+        "[]",
+    ],
+)
+def test_a_tokenizer_of_another_kind_tells_nothing(text: str, tmp_path: Path) -> None:
+    writer, reader = folder(tmp_path / "writer", {"z": 0}), folder(tmp_path / "reader", WORDS)
+    (tmp_path / "reader" / "tokenizer.json").write_text(text)
+    assert vocabulary_fault(writer, reader) is None
+    assert vocabulary_fault(reader, writer) is None
+
+
+def test_a_name_that_no_path_can_have_tells_nothing(tmp_path: Path) -> None:
+    assert vocabulary_fault(folder(tmp_path / "writer", WORDS), "owner/na\0me") is None

@@ -82,16 +82,18 @@ def test_matches_the_reference_on_scattered_groups(rows, normalize):
     assert advantages(rewards, ids, normalize_by_std=normalize) == close(expected)
 
 
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-6)])
 @pytest.mark.parametrize("seed", range(20))
-def test_matches_the_reference_on_random_rewards(seed):
+def test_matches_the_reference_on_random_rewards(seed, dtype, near):
     generator = torch.Generator().manual_seed(seed)
-    rewards = torch.randn(40, generator=generator)
+    rewards = torch.randn(40, generator=generator, dtype=dtype)
     rewards[torch.rand(40, generator=generator) < 0.2] = NAN
     ids = torch.randint(-3, 9, (40,), generator=generator) * 10**10
     for normalize in (True, False):
-        got = grpo_advantages(rewards, ids, normalize_by_std=normalize).tolist()
+        got = grpo_advantages(rewards, ids, normalize_by_std=normalize)
         expected = reference.grpo_advantages(rewards.tolist(), ids.tolist(), normalize_by_std=normalize)
-        assert got == close(expected)
+        assert got.dtype == dtype
+        assert got.tolist() == pytest.approx(expected, abs=near)
 
 
 @steady

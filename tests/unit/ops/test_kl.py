@@ -53,6 +53,29 @@ def test_matches_the_reference(kind, pair):
     assert logprobs.grad.item() == pytest.approx(gradient, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("kind", KL_KINDS)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+def test_matches_the_reference_on_batches_with_gaps(kind, seed, dtype, near):
+    draw = torch.Generator().manual_seed(seed)
+    mask = torch.rand(6, 7, generator=draw) < 0.6
+    mask[0] = False
+    ref = -torch.randn(6, 7, generator=draw, dtype=torch.float64).abs()
+    new = (ref + 0.5 * torch.randn(6, 7, generator=draw, dtype=torch.float64)).to(dtype)
+    poison = torch.tensor([NAN, INF, -INF, -200.0], dtype=dtype)[torch.arange(7) % 4]
+    logprobs = torch.where(mask, new, poison).requires_grad_()
+    ref = torch.where(mask, ref.to(dtype), poison.roll(1))
+    weights = torch.randn(6, 7, generator=draw, dtype=dtype)
+    estimate = kl_estimate(logprobs, ref, mask, kind)
+    (estimate * weights).sum().backward()
+    assert estimate.dtype == dtype
+    for i, row in enumerate(mask.tolist()):
+        for j, keep in enumerate(row):
+            value, slope = reference_losses.kl(new[i, j].item(), ref[i, j].item(), kind) if keep else (0.0, 0.0)
+            assert estimate[i, j].item() == pytest.approx(value, abs=near)
+            assert logprobs.grad[i, j].item() == pytest.approx(slope * weights[i, j].item(), abs=near)
+
+
 def expectation(kind):
     """Exact E over the policy's tokens of the estimate, and of its gradient in the policy's logits."""
     logits = torch.tensor(POLICY, dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,5 @@
 import math
+import random
 
 import pytest
 import reference_losses as reference
@@ -63,6 +64,18 @@ def test_the_controller_by_hand():
     assert adapted_beta(0.2, 0.11, target=0.1, num_rows=100, horizon=10_000) == pytest.approx(0.2 * 1.001)
     assert adapted_beta(0.2, 0.1, target=0.1, num_rows=100, horizon=10_000) == 0.2
     assert adapted_beta(0.2, NAN, target=0.1, num_rows=0, horizon=10_000) == 0.2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_controller_against_its_reference_over_steps(seed):
+    draw = random.Random(seed)
+    target, horizon = draw.uniform(0.01, 6), draw.randint(1, 20_000)
+    found = expected = draw.uniform(1e-3, 1)
+    for _ in range(30):
+        measured, num_rows = draw.choice([target, draw.gauss(0, 2 * target), 0.0]), draw.randint(0, 512)
+        found = adapted_beta(found, measured, target=target, num_rows=num_rows, horizon=horizon)
+        expected = reference.adapted_beta(expected, measured, target, num_rows, horizon)
+        assert found == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])

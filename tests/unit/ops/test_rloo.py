@@ -45,14 +45,16 @@ def test_matches_the_reference_on_scattered_groups(rows):
     assert advantages(rewards, ids) == pytest.approx(reference.rloo_advantages(rewards, ids), abs=1e-5)
 
 
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-6)])
 @pytest.mark.parametrize("seed", range(10))
-def test_matches_the_reference_on_random_rewards(seed):
+def test_matches_the_reference_on_random_rewards(seed, dtype, near):
     generator = torch.Generator().manual_seed(seed)
-    rewards = torch.randn(40, generator=generator)
+    rewards = torch.randn(40, generator=generator, dtype=dtype)
     rewards[torch.rand(40, generator=generator) < 0.2] = NAN
     ids = torch.randint(-3, 9, (40,), generator=generator) * 10**10
-    got = rloo_advantages(rewards, ids).tolist()
-    assert got == pytest.approx(reference.rloo_advantages(rewards.tolist(), ids.tolist()), abs=1e-5)
+    got = rloo_advantages(rewards, ids)
+    assert got.dtype == dtype
+    assert got.tolist() == pytest.approx(reference.rloo_advantages(rewards.tolist(), ids.tolist()), abs=near)
 
 
 def test_the_node_spreads_to_trained_tokens_and_counts_groups():

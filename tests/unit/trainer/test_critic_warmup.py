@@ -97,24 +97,29 @@ def test_the_schedule_runs_from_the_first_update_to_the_last_step(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("warmup", "trains", "said"),
+    ("warmup", "trains", "is_updated", "said"),
     [
-        (-1, True, "`critic_warmup` is -1"),
-        (2, False, "`critic_warmup` is 2, but its rows come from no critic that learns"),
-        (2, True, None),
-        (0, False, None),
+        (-1, True, True, "`critic_warmup` is -1"),
+        (2, False, False, "`critic_warmup` is 2, but its rows come from no critic that learns"),
+        (2, True, False, "`critic_warmup` is 2, but its rows come from no critic that learns"),
+        (0, True, False, "group `critic` has an optimizer, but no call trains it"),
+        (2, True, True, None),
+        (0, False, False, None),
     ],
 )
-def test_it_waits_for_a_critic_that_learns(warmup: int, trains: bool, said: str | None) -> None:
+def test_it_waits_for_a_critic_that_learns(warmup: int, trains: bool, is_updated: bool, said: str | None) -> None:
     pool = ResourcePool("main")
     actor = WorkerGroup("actor", policy("zoo:tiny", optimizer=adamw(lr=0.1)), pool=pool)
     judge = WorkerGroup("critic", critic("zoo:tiny", optimizer=adamw(lr=0.1) if trains else None), pool=pool)
     with Pipeline("p") as step:
         batch = nodes.prompts(data="zoo:larger", batch_size=2)
         rollout = nodes.generate(actor, batch, max_new_tokens=2)
-        advantage = nodes.gae_advantage(rollout, nodes.verify(batch, rollout), nodes.values(judge, rollout))
+        value = nodes.values(judge, rollout)
+        advantage = nodes.gae_advantage(rollout, nodes.verify(batch, rollout), value)
         old = nodes.old_logprob(actor, rollout)
         update_policy(actor, rollout, old, advantage, loss=ppo_clip(), critic_warmup=warmup)
+        if is_updated:
+            nodes.update_critic(judge, rollout, value, advantage, loss=nodes.value_clip())
     if said is None:
         compile_pipelines([step], LOCAL)
         return

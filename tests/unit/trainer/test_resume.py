@@ -277,6 +277,15 @@ def test_everything_that_has_changed_is_named(tmp_path: Path) -> None:
     assert metrics(out) == before
 
 
+def test_knobs_that_change_no_number_and_new_ones_are_free(tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    before, now = ({"lr": "1", "workers": "1", "micro_batch_size": "0", "gone": "3"}, {"lr": "1", "new": "4"})
+    now |= {"workers": "2", "micro_batch_size": "1"}
+    first, second = load_grpo(**QUICK), load_grpo(**QUICK, micro_batch_size=1)
+    go(first, out, steps=2, stop_after=1, evaluate=False, config={"config": before})
+    assert go(second, out, steps=2, evaluate=False, config={"config": now}).resumed_from == 1
+
+
 def test_an_edited_pipeline_file_is_another_run(tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     go(load_grpo(**QUICK), out, steps=4, stop_after=1, evaluate=False)
