@@ -26,6 +26,7 @@ class Config(grpo.Sampling):
     """The knobs: ``dagrl run pipelines/ppo.py --set lam=0.9``."""
 
     critic_model: str = ""  # its head is new unless it has one, as a reward model has; "": the actor's start model
+    steps: int = 120
     batch_size: int = 512  # prompts per step
     n: int = 1
     critic_lr: float = 5e-4
@@ -36,6 +37,7 @@ class Config(grpo.Sampling):
     lam: float = 0.95
     kl: float = 0.02  # 0 drops the reference model
     mini_batch_size: int = 256  # rows per optimizer step: from the second of a step on the clips can act
+    eval_every: int = 30
 
 
 def build(cfg: Config) -> tuple[Pipeline, Pipeline]:

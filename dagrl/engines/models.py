@@ -101,6 +101,13 @@ def load_as(
     return loaded
 
 
+def keep_score_cap(model: PreTrainedModel) -> None:
+    """Have a model whose attention caps its scores, as Gemma 2, compute it as written: sdpa leaves the cap out."""
+    # Configs of other families have no such field.
+    if getattr(model.config.get_text_config(decoder=True), "attn_logit_softcapping", None) is not None:
+        model.set_attn_implementation("eager")
+
+
 def load_tokenizer(folder_or_name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model. Raises ConfigError where there is none or it cannot be read."""
     with refusing("tokenizer", folder_or_name):

@@ -44,6 +44,12 @@ def layout_of(model: PreTrainedModel) -> Layout:
     return {name: tuple(value.shape) for name, value in _tensors(model).items()}
 
 
+def tied_names(model: PreTrainedModel) -> frozenset[str]:
+    """The further names of tensors that have more than one."""
+    first: dict[Tensor, str] = {}  # tensors are told apart by identity
+    return frozenset(name for name, value in _tensors(model).items() if first.setdefault(value, name) != name)
+
+
 class TrainedWeights:
     """The weights of a model that may be shared out over ranks, in ``dtype``.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from dagrl.compiler.plan import Action
 from dagrl.data.metrics import Metrics
 from dagrl.engines.model_saving import save_model
-from dagrl.engines.models import load_tokenizer
+from dagrl.engines.models import keep_score_cap, load_tokenizer
 from dagrl.engines.modules import as_module
 from dagrl.engines.packaged import ready_model
 from dagrl.engines.parallel import DataParallel
@@ -57,6 +57,7 @@ class RoleWorker:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         reference = ready_model(group.model.model)
         self.model = load(reference, attn_implementation="sdpa" if self.device.type == "cuda" else "eager")
+        keep_score_cap(self.model)
         if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
             as_module(self.model).to(device=self.device)
         self.tokenizer = load_tokenizer(reference, trust_remote_code=group.model.trust_remote_code)

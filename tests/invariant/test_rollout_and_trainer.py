@@ -10,17 +10,39 @@ from support import edited_pipeline, load_grpo, metrics_lines, run_grpo
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dagrl import Metrics, Objects, Pipeline, ResourcePool, Sum, WorkerGroup, adamw, node, policy
+from dagrl import Metrics, Objects, Pipeline, ResourcePool, Sum, WorkerGroup, adamw, node, policy, vllm
 from dagrl.compiler import compile_pipelines
 from dagrl.errors import CompileError
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.local import LocalExecutor
+from dagrl.graph.specs import ModelSpec
 from dagrl.nodes import generate, prompts, verify
 from dagrl.workers.deployment import Planned
 from dagrl.workers.policy import PolicyWorker
 from dagrl.zoo import model_folder
 
 EOS = 2
+ROLLOUTS = ("hf", "vllm")
+
+
+@pytest.fixture(params=ROLLOUTS)
+def engine(request: pytest.FixtureRequest) -> str:
+    """The engine that generates; vLLM where it is installed."""
+    if request.param == "vllm":
+        pytest.importorskip("vllm")
+    return request.param
+
+
+def policy_by(engine: str, model: str = "zoo:tiny") -> ModelSpec:
+    """A model that generates in fp32 by that engine."""
+    return policy(model, precision="fp32", rollout=vllm(kv_cache_gib=0.1) if engine == "vllm" else "hf")
+
+
+def file_by(folder: Path, engine: str, *edits: tuple[str, str]) -> Path:
+    """The shipped pipeline, whose actor generates by that engine."""
+    own = "rollout=vllm(kv_cache_gib=0.1), " if engine == "vllm" else ""
+    imported = ("adamw, policy", "adamw, policy, vllm")
+    return edited_pipeline(folder, imported, ("optimizer=optimizer, ", f"optimizer=optimizer, {own}"), *edits)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
@@ -41,8 +63,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("option", REFUSED)
-def test_sampling_that_ratios_would_not_know_of_is_refused(option: str, tmp_path: Path) -> None:
-    file = edited_pipeline(tmp_path, ("temperature=cfg.temperature", f"temperature=cfg.temperature, {option}"))
+def test_sampling_that_ratios_would_not_know_of_is_refused(option: str, engine: str, tmp_path: Path) -> None:
+    file = file_by(tmp_path, engine, ("temperature=cfg.temperature", f"temperature=cfg.temperature, {option}"))
     with pytest.raises(CompileError, match=REFUSED[option]):
         compile_pipelines(load_grpo(file).pipelines)
 
@@ -58,13 +80,14 @@ def bf16_model(folder: Path) -> str:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_model_saved_in_bf16_has_fp32_masters_and_no_distance_to_its_reference(
-    precision: str, tmp_path: Path
+    precision: str, engine: str, tmp_path: Path
 ) -> None:
     model = bf16_model(tmp_path / "model")
     group = WorkerGroup("actor", policy(model, optimizer=adamw(lr=1e-3)), pool=ResourcePool("main", [0]))
     worker = PolicyWorker(group, total_steps=1, rollout=False)
     assert {weight.dtype for weight in worker.model.parameters()} == {torch.float32}
-    run_grpo(tmp_path / "run", steps=1, model=model, precision=precision, kl=0.1)
+    file = file_by(tmp_path, engine)
+    run_grpo(tmp_path / "run", steps=1, file=file, model=model, precision=precision, kl=0.1)
     (line,) = metrics_lines(tmp_path / "run")
     assert line["actor/ref_kl"] == 0
     assert line["actor/grad_norm"] > 0
@@ -92,9 +115,11 @@ def watch_ends(
 SEEN: list[list[tuple]] = []
 
 
-def drawn(temperature: float, *, seed: int, step: int = 1, n: int = 4, num_prompts: int = 1) -> list[tuple]:
+def drawn(
+    engine: str, temperature: float, *, seed: int, step: int = 1, n: int = 4, num_prompts: int = 1
+) -> list[tuple]:
     """The group, answer and reference answer of each row of a step; every step reads the same prompts."""
-    actor = WorkerGroup("actor", policy("zoo:tiny", precision="fp32"), pool=ResourcePool("main", [0]))
+    actor = WorkerGroup("actor", policy_by(engine), pool=ResourcePool("main", [0]))
     with Pipeline("p") as pipeline:
         batch = prompts(data="zoo:larger", batch_size=num_prompts, n=n)
         watch(batch, generate(actor, batch, max_new_tokens=8, temperature=temperature))
@@ -106,19 +131,19 @@ def drawn(temperature: float, *, seed: int, step: int = 1, n: int = 4, num_promp
     return SEEN[0]
 
 
-def test_four_answers_to_one_prompt_differ_and_a_seed_draws_them_again() -> None:
-    first = drawn(1.0, seed=0, num_prompts=8)
+def test_four_answers_to_one_prompt_differ_and_a_seed_draws_them_again(engine: str) -> None:
+    first = drawn(engine, 1.0, seed=0, num_prompts=8)
     groups = [[text for group, text, _ in first if group == number] for number in range(8)]
     assert all(len(texts) == 4 for texts in groups)
     assert any(len(set(texts)) > 1 for texts in groups)
-    assert first == drawn(1.0, seed=0, num_prompts=8)
+    assert first == drawn(engine, 1.0, seed=0, num_prompts=8)
     texts = [text for _, text, _ in first]
-    assert texts != [text for _, text, _ in drawn(1.0, seed=1, num_prompts=8)]
-    assert texts != [text for _, text, _ in drawn(1.0, seed=0, step=2, num_prompts=8)]
+    assert texts != [text for _, text, _ in drawn(engine, 1.0, seed=1, num_prompts=8)]
+    assert texts != [text for _, text, _ in drawn(engine, 1.0, seed=0, step=2, num_prompts=8)]
 
 
-def test_greedy_answers_of_a_group_are_equal() -> None:
-    rows = drawn(0.0, seed=0, num_prompts=4)
+def test_greedy_answers_of_a_group_are_equal(engine: str) -> None:
+    rows = drawn(engine, 0.0, seed=0, num_prompts=4)
     assert len(rows) == 16
     for number in range(4):
         assert len({text for group, text, _ in rows if group == number}) == 1
@@ -140,8 +165,9 @@ def silent_model(folder: Path) -> str:
     return str(folder)
 
 
-def test_an_empty_response_is_the_empty_text(tmp_path: Path) -> None:
-    actor = WorkerGroup("actor", policy(silent_model(tmp_path / "m"), precision="fp32"), pool=ResourcePool("main", [0]))
+def test_an_empty_response_is_the_empty_text(engine: str, tmp_path: Path) -> None:
+    spec = policy_by(engine, silent_model(tmp_path / "m"))
+    actor = WorkerGroup("actor", spec, pool=ResourcePool("main", [0]))
     with Pipeline("p") as pipeline:
         batch = prompts(data="zoo:larger", batch_size=3, n=2)
         rollout = generate(actor, batch, max_new_tokens=4)
@@ -153,8 +179,9 @@ def test_an_empty_response_is_the_empty_text(tmp_path: Path) -> None:
     assert SEEN[0] == [("", 1, 0.0)] * 6
 
 
-def test_a_step_of_nothing_but_empty_responses_trains(tmp_path: Path) -> None:
-    run_grpo(tmp_path / "run", steps=2, model=silent_model(tmp_path / "model"), precision="fp32")
+def test_a_step_of_nothing_but_empty_responses_trains(engine: str, tmp_path: Path) -> None:
+    file = file_by(tmp_path, engine)
+    run_grpo(tmp_path / "run", steps=2, file=file, model=silent_model(tmp_path / "model"), precision="fp32")
     for line in metrics_lines(tmp_path / "run"):
         assert (line["response_length/mean"], line["reward/mean"]) == (1, 0)
         assert line["reward/unscorable"] == 0

@@ -6,7 +6,7 @@ generates. vLLM is imported when the first engine is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,9 +27,9 @@ from dagrl.engines.rollout.base import (
     samples_of,
 )
 from dagrl.engines.rollout.tensor_parallel import TensorParallelRollout
-from dagrl.engines.rollout.vllm_loading import make_loader
+from dagrl.engines.rollout.vllm_loading import Named, make_loader, without_place
 from dagrl.engines.rollout.vllm_start import Started, start_vllm
-from dagrl.engines.weights import Arrivals, Layout, Weights, check_layout, layout_of
+from dagrl.engines.weights import Arrivals, Layout, Weights, check_layout, layout_of, tied_names
 from dagrl.errors import EngineError
 from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Samples, Sampling
@@ -71,7 +71,13 @@ def start_vllm_rollout(
         native_updates=native_updates,
         trust_remote_code=trust_remote_code,
     )
-    engine = VllmRollout(started, layout=layout_of(model), stop_token_ids=stop_token_ids, pad_token_id=pad_token_id)
+    engine = VllmRollout(
+        started,
+        layout=layout_of(model),
+        stop_token_ids=stop_token_ids,
+        pad_token_id=pad_token_id,
+        unplaced=without_place(started.llm, tied_names(model)),
+    )
     if spec.tensor_parallel == 1:
         return engine
     return TensorParallelRollout(engine, size=spec.tensor_parallel, pad_token_id=pad_token_id)
@@ -81,14 +87,24 @@ class VllmRollout:
     """Draws responses by an engine of vLLM that has been started for a model with the weights of ``layout``.
 
     ``cached_tokens`` counts, of the latest call, the prompt tokens whose keys and values were there already.
+    ``unplaced`` are the weights that come with the others and have no place of their own in the engine.
     """
 
-    def __init__(self, started: Started, *, layout: Layout, stop_token_ids: frozenset[int], pad_token_id: int) -> None:
+    def __init__(
+        self,
+        started: Started,
+        *,
+        layout: Layout,
+        stop_token_ids: frozenset[int],
+        pad_token_id: int,
+        unplaced: frozenset[str] = frozenset(),
+    ) -> None:
         self._llm = started.llm
         self._context_length = started.context_length
         self._can_sleep = started.can_sleep
         self._loader = make_loader(started.llm, native=started.native_updates)
         self._layout = layout
+        self._unplaced = unplaced
         self._stops = sorted(stop_token_ids)
         self._pad = pad_token_id
         self._state = EngineState("vllm")
@@ -135,7 +151,7 @@ class VllmRollout:
         check_layout(weights.layout, self._layout, "vllm")
         arrivals = Arrivals(weights)
         try:
-            self._loader.load(arrivals)
+            self._loader.load(self._placed(arrivals))
             arrivals.check_complete()
             self._reset_prefix_cache()
         # vLLM fails in any of torch's and its own ways, and is then left without weights.
@@ -166,6 +182,9 @@ class VllmRollout:
             self._is_closed = True
             self._llm.llm_engine.engine_core.shutdown()
             del self._llm, self._loader
+
+    def _placed(self, weights: Iterable[Named]) -> Iterator[Named]:
+        return ((name, tensor) for name, tensor in weights if name not in self._unplaced)
 
     def _reset_prefix_cache(self) -> None:
         if not self._llm.reset_prefix_cache():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from dagrl.engines.weights import BUCKET_BYTES
 
@@ -17,6 +17,14 @@ class WorkerCalls(Protocol):
 
     def collective_rpc(self, method: str, *, kwargs: dict[str, Any]) -> list[Any]:
         """The results of all workers."""
+        ...
+
+
+class ModelCalls(Protocol):
+    """What of vLLM's ``LLM`` a look at its model needs."""
+
+    def apply_model(self, func: Callable[[nn.Module], frozenset[str]]) -> list[frozenset[str]]:
+        """What the function returns of the model of each worker."""
         ...
 
 
@@ -78,3 +86,18 @@ def buckets(weights: Iterable[Named], bucket_bytes: int) -> Iterator[list[Named]
             bucket.append((name, tensor))
             size += tensor.nbytes
         yield bucket
+
+
+def without_place(llm: ModelCalls, tied: frozenset[str]) -> frozenset[str]:
+    """Those of the tied weights that the engine's model has no module for.
+
+    Most models of vLLM want a tied head by its own name too. Some, as Gemma 2, take logits from the embeddings and
+    refuse a head.
+    """
+    (modules,) = llm.apply_model(_module_names)
+    return frozenset(name for name in tied if name.split(".")[-2] not in modules)
+
+
+def _module_names(model: nn.Module) -> frozenset[str]:
+    """The last parts alone: a model of vLLM may hold the language model one level deeper."""
+    return frozenset(name.rpartition(".")[2] for name, _ in model.named_modules(remove_duplicate=False))

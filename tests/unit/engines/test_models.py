@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import write_family
 from safetensors import safe_open
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -14,7 +15,7 @@ from transformers.utils import logging
 
 from dagrl.engines.model_saving import save_model
 from dagrl.engines.model_tokens import context_length, pad_token_id, stop_token_ids
-from dagrl.engines.models import load_model, load_tokenizer
+from dagrl.engines.models import keep_score_cap, load_model, load_tokenizer
 from dagrl.errors import ConfigError
 from dagrl.zoo import model_folder
 
@@ -319,3 +320,16 @@ def test_saved_files_are_as_open_as_other_new_files(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     usual = (tmp_path / "plain").stat().st_mode
     assert {file.stat().st_mode for file in (tmp_path / "out").iterdir()} == {usual}
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+def test_attention_that_caps_its_scores_is_computed_with_the_cap(tmp_path: Path, name: str) -> None:
+    folder = write_family(name, tmp_path / "model")
+    written, fused = (
+        load_model(folder, dtype=torch.float32, attn_implementation=kind).requires_grad_(False)
+        for kind in ("eager", "sdpa")
+    )
+    keep_score_cap(fused)
+    ids = torch.arange(3, 33)[None]
+    torch.testing.assert_close(fused(input_ids=ids).logits, written(input_ids=ids).logits, atol=1e-4, rtol=0)
+    assert fused.config._attn_implementation == ("eager" if name == "gemma2" else "sdpa")

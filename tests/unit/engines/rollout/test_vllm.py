@@ -183,6 +183,27 @@ def test_a_stop_text_stays_in_the_response(synced):
 
 
 @on_fp32
+def test_a_second_turn_begins_with_the_ids_of_the_first(synced):
+    """Ids in, ids out: what a text of the first turn would be tokenised to is another prompt."""
+    engine, model, _ = synced
+    prompts, seeds = ragged_prompts(48, seed=10), torch.arange(48)
+    first = [tokens for tokens, _ in rows_of(engine.generate(prompts, seeds, Sampling(max_new_tokens=12)))]
+    one = tokenizer()
+    again = [
+        one(one.decode(tokens, skip_special_tokens=True), add_special_tokens=False)["input_ids"] for tokens in first
+    ]
+    turns, others = ([[*a, *b, 14, 5] for a, b in zip(prompts, each, strict=True)] for each in (first, again))
+    rows = [row for row, turn in enumerate(turns) if turn != others[row]]
+    assert len(rows) > 10
+    for stop in ((), ("no such text",)):  # with stop texts vLLM makes text of the ids as well
+        second = engine.generate(turns, seeds, Sampling(max_new_tokens=8, stop=stop))
+        assert gap(model, turns, second) < 1e-3
+        assert gap(model, others, second) > 0.05
+        for (tokens, logprobs), turn in zip(rows_of(second), turns, strict=True):
+            torch.testing.assert_close(logprobs, trainer_logprobs(model, turn, tokens), atol=1e-3, rtol=0)
+
+
+@on_fp32
 def test_stop_tokens_close_a_row_and_count(synced):
     engine, _, _ = synced
     samples = engine.generate(ragged_prompts(64, seed=7), torch.arange(64), Sampling(max_new_tokens=30))

@@ -1,0 +1,43 @@
+"""A policy worker with an engine of vLLM: what it samples, learns, and how far its log-probs are from the trained."""
+
+import torch
+
+from dagrl import LossColumns, ResourcePool, WorkerGroup, adamw, policy, vllm
+from dagrl.graph.roles import Sampling, TokenBatch, UpdatePlan
+from dagrl.nodes import ppo_clip
+from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left
+from dagrl.workers.policy import PolicyWorker
+
+PROMPTS = [[{"role": "user", "content": f"{a} {a + 7}"}] for a in range(300, 332)]
+
+
+def vllm_worker(model: str = "zoo:tiny", precision="bf16") -> PolicyWorker:
+    optimizer = adamw(lr=1e-2, max_grad_norm=None)
+    spec = policy(model, optimizer=optimizer, precision=precision, rollout=vllm(kv_cache_gib=0.1))
+    return PolicyWorker(WorkerGroup("actor", spec, pool=ResourcePool("main", [0])), total_steps=10, rollout=True)
+
+
+def sample(actor: PolicyWorker, seed: int):
+    prompts = actor.apply_chat_template(PROMPTS)
+    samples = actor.generate(prompts, torch.arange(len(prompts)) + 1000 * seed, Sampling(max_new_tokens=6))
+    ids, mask, positions = join_sequences(*pad_left(prompts, actor.pad_token_id), samples.responses, samples.lengths)
+    response_mask = mask_from_lengths(samples.lengths, samples.responses.shape[1])
+    return samples, TokenBatch(ids, mask, positions, response_mask, torch.ones(len(prompts)))
+
+
+def logprob_gap(actor: PolicyWorker, seed: int) -> float:
+    """The mean |engine - trainer| over new samples."""
+    samples, tokens = sample(actor, seed)
+    trained = actor.compute_logprobs(tokens).logprobs
+    return float((samples.logprobs - trained).abs()[tokens.response_mask].mean())
+
+
+def learn(actor: PolicyWorker, tokens: TokenBatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    advantages = torch.randn(tokens.response_mask.shape, generator=generator)
+    columns = LossColumns({"advantages": advantages, "response_mask": tokens.response_mask})
+    plan = UpdatePlan(
+        loss=ppo_clip(), loss_agg_mode="token-mean", norm_length=None, mini_batch_size=0, micro_batch_size=0, epochs=1,
+        aliases={"old_logprobs": "new_logprobs"}, step=1,
+    )  # fmt: skip
+    actor.update(tokens, columns, torch.arange(len(advantages)), plan)
