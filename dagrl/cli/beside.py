@@ -92,7 +92,7 @@ def _imported(source: str) -> dict[str, int]:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """The modules and packages of a folder; dagrl itself, beside a file of its own repository, is none of the user's."""
+    """The modules and packages of a folder, without dagrl itself beside a file of its own repository."""
     files = {file.stem for file in folder.glob("*.py")}
     packages = {file.parent.name for file in folder.glob("*/__init__.py")}
     return {name for name in files | packages if name.isidentifier()} - {"__init__", "__main__", _DAGRL}

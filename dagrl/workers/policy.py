@@ -43,7 +43,8 @@ class PolicyWorker(RoleWorker):
     whole. An engine that has died is built anew from the trained weights.
 
     Every rank must call ``update``, and where ranks share the weights out also ``compute_logprobs``,
-    ``compute_sum_pi_squared``, ``compute_topk``, ``sync_rollout`` and ``save``, in one order; a rank without rows passes none.
+    ``compute_sum_pi_squared``, ``compute_topk``, ``sync_rollout`` and ``save``, in one order; a rank without
+    rows passes none.
     """
 
     def __init__(

@@ -52,7 +52,11 @@ def test_sound(name: str, tmp_path: Path) -> None:
 
 FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another id": ({"vocabulary": WORDS}, {"vocabulary": {"a": 0, "c": 1, "b": 2}}, "the token 'b' has the id 1 in"),
-    "of as many tokens": ({"vocabulary": WORDS}, {"vocabulary": {"a": 0, "x": 1, "c": 2}}, "the id 1 is the token 'b' in"),
+    "of as many tokens": (
+        {"vocabulary": WORDS},
+        {"vocabulary": {"a": 0, "x": 1, "c": 2}},
+        "the id 1 is the token 'b' in",
+    ),
     "a token without a row": (
         {"vocabulary": WORDS, "added": {"<tool>": 3}},
         {"vocabulary": WORDS, "vocab_size": 3},
