@@ -31,8 +31,8 @@ def _warms_nobody_up(call: CallView) -> list[Refusal]:
     steps = call.options["critic_warmup"]
     if steps < 0:
         return [(f"`critic_warmup` is {steps}", "it must be at least 0")]
-    groups = {above.group for above in call.upstream()} & call.trained()
-    if steps == 0 or any(group.model.role is Critic and group.model.optimizer is not None for group in groups):
+    roles = [above.group.model.role for above in call.upstream() if above.group in call.trained() and above.group]
+    if steps == 0 or Critic in roles:
         return []
     what = f"`critic_warmup` is {steps}, but its rows come from no critic that learns"
     return [(what, "drop it, or pass advantages over the `values` of a critic that `update_critic` trains")]

@@ -33,6 +33,7 @@ from dagrl.trainer.same_run import check_same_run, describe_run
 from dagrl.trainer.saving import ON_SIGNAL, Saver, Saving
 from dagrl.trainer.sources import evaluation_batches, open_streams, training_orders
 from dagrl.trainer.stopping import StopRequest
+from dagrl.trainer.waiting import warn_of_waiting
 from dagrl.workers.deployment import Planned
 
 
@@ -82,6 +83,7 @@ def run(
             return RunResult((), out, num_steps, resumed_from=num_steps)
         _check_profile(profile, found.step if found is not None else 0, num_steps)
         check_before_run(pipelines, plans)
+        warn_of_waiting(pipelines[0], num_steps)
         executor = runtime.start(planned, seed=seed, total_steps=num_steps)
         try:
             start = Start(out, num_steps, found.step if found is not None else None, again=not folder.is_new)

@@ -1,6 +1,7 @@
 """``make bench``: dagrl's GRPO step against a plain loop, interleaved in one process, in CPU seconds.
 
-Prints one JSON line last. Timings are reported here and never decide a test.
+Prints one JSON line last. Timings are reported here and never decide a test. What each pipeline learns, against a bar
+and within a time, is ``make bench-pipelines`` (``tests/bench/pipelines.py``).
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """``make bench-pipelines``: every shipped pipeline with its defaults on two workers: what it learns, and how fast.
 
 Prints a line for each, as the README's table has it: mean sampled reward of the first and last ten steps, greedy reward
-on held-out prompts before and after, and the seconds of the whole command.
+on held-out prompts before and after, and the seconds of the whole command. The exit code is 1 if one ends below its bar
+or takes `SECONDS` or longer. `smollm2` needs extras and minutes, so it runs only if it is named.
 """
 
 import argparse
@@ -9,17 +10,44 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagrl.storage.segments import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 150
+#: The greedy held-out reward that a pipeline must end with; None: any.
+BARS: dict[str, float | None] = {"remax": 0.75, "distill": 0.75, "sft": None, "smollm2": None}
+BAR = 0.85
+ONLY_BY_NAME = frozenset({"smollm2"})
 
 
-def measured(file: Path, folder: Path, seed: int) -> str:
-    """Run the pipeline; its line of the table."""
+class Measured(NamedTuple):
+    """How a pipeline did: its line of the table, its last held-out reward, and the seconds of the command."""
+
+    name: str
+    line: str
+    held_out: float
+    seconds: float
+
+    def faults(self) -> list[str]:
+        """What is not as it should be."""
+        bar = BARS.get(self.name, BAR)
+        low = bar is not None and not self.held_out >= bar
+        return [
+            *([f"{self.name} ends with {self.held_out:.3f}, below {bar}"] if low else []),
+            *([f"{self.name} takes {self.seconds:.0f} s, not under {SECONDS}"] if self._is_slow() else []),
+        ]
+
+    def _is_slow(self) -> bool:
+        return self.name not in ONLY_BY_NAME and self.seconds >= SECONDS
+
+
+def measured(file: Path, folder: Path, seed: int) -> Measured:
+    """Run the pipeline."""
     out = folder / file.stem
     command = ["run", str(file), "--set", "workers=2", "--seed", str(seed), "--ui", "quiet", "--out", str(out)]
     began = time.monotonic()
@@ -29,7 +57,14 @@ def measured(file: Path, folder: Path, seed: int) -> str:
     held_out = [line["reward/mean"] for line in lines if line["pipeline"] == "eval"]
     sampled = _sampled(lines)
     curve = f"{fmean(sampled[:10]):.3f} → {fmean(sampled[-10:]):.3f}" if sampled else "none"
-    return f"| {file.stem} | {curve} | {held_out[0]:.3f} → {held_out[-1]:.3f} | {seconds:.0f} |"
+    line = f"| {file.stem} | {curve} | {held_out[0]:.3f} → {held_out[-1]:.3f} | {seconds:.0f} |"
+    return Measured(file.stem, line, held_out[-1], seconds)
+
+
+def chosen(names: Sequence[str]) -> list[Path]:
+    """The pipelines of these names; without any, all but those that run only if they are named."""
+    files = sorted((ROOT / "pipelines").glob("*.py"))
+    return [file for file in files if (file.stem in names if names else file.stem not in ONLY_BY_NAME)]
 
 
 def _sampled(lines: list[dict[str, Any]]) -> list[float]:
@@ -43,15 +78,19 @@ def _sampled(lines: list[dict[str, Any]]) -> list[float]:
 def main() -> None:
     """Measure the chosen pipelines one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="pipelines by name (default: all)")
+    parser.add_argument("names", nargs="*", help="pipelines by name (default: all but smollm2)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    files = sorted((ROOT / "pipelines").glob("*.py"))
+    faults: list[str] = []
     print("| pipeline | sampled reward | held-out reward | seconds |\n|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        for file in files:
-            if not options.names or file.stem in options.names:
-                print(measured(file, Path(folder), options.seed), flush=True)
+        for file in chosen(options.names):
+            found = measured(file, Path(folder), options.seed)
+            print(found.line, flush=True)
+            faults += found.faults()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    sys.exit(1 if faults else 0)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from hook_rows import LOSSES as HOOK_LOSSES
 from ranks import run_on_ranks
 from recorded_rows import NUM_ROWS, OWNERS, llama, recorded
 from torch import Tensor
@@ -19,7 +20,9 @@ from dagrl.engines.parallel import DataParallel
 from dagrl.engines.scoring import Scorer
 from dagrl.engines.training import Trainer
 from dagrl.engines.value_scoring import ValueScorer
+from dagrl.graph.losses import Loss
 from dagrl.graph.roles import TokenBatch, UpdatePlan
+from dagrl.ops.kl import KL_KINDS
 from dagrl.ops.masks import position_ids
 
 LOSSES: dict[str, Callable[[], LossTerms]] = {
@@ -36,8 +39,12 @@ LOSSES: dict[str, Callable[[], LossTerms]] = {
     "dro": lambda: nodes.dro(),
     "value_clip": lambda: nodes.value_clip(eps=0.2),
     "value_clip without a clip": lambda: nodes.value_clip(eps=None),
-    **{f"kl_loss {kind}": lambda kind=kind: nodes.kl_loss(kind=kind) for kind in ("k1", "k2", "abs", "k1+", "k3+")},
+    **{f"kl_loss {kind}": lambda kind=kind: nodes.kl_loss(kind=kind) for kind in KL_KINDS},
+    "sft_loss": lambda: nodes.sft_loss(),
+    "entropy_bonus": lambda: nodes.entropy_bonus(),
 }
+#: Losses with functions of their own beside them have the cases of `hook_rows`.
+HOOKED = {"clip_cov", "kl_cov", "reverse_kl_distill", "topk_distill"}
 Rows = tuple[TokenBatch, dict[str, Tensor]]
 Outcome = tuple[Metrics, dict[str, Tensor]]
 
@@ -126,6 +133,13 @@ def test_layout_changes_no_number(whole: dict[str, Outcome], name: str) -> None:
         assert_same(train(name, rows(), micro_batch_size), whole[name])
     assert_same(train(name, widened(rows(), 2, 3, nan), 3), whole[name])
     assert_same(train(name, rows([4, 0, 6, 2, 5, 1, 3]), 2), whole[name])
+
+
+def test_no_loss_is_left_out() -> None:
+    exported = {name for name in nodes.__all__ if isinstance(getattr(nodes, name), Loss)}
+    hooked = {term.contract.name for terms in HOOK_LOSSES.values() for term in terms.terms} & exported
+    assert hooked == HOOKED
+    assert {name.split()[0] for name in LOSSES} | HOOKED == exported
 
 
 def test_some_values_are_clipped(whole: dict[str, Outcome]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, critic, node, nodes, policy, reward_model
 from dagrl.compiler import LOCAL, check_before_run, compile_pipelines
 from dagrl.errors import CompileError, Problem
+from dagrl.graph import Policy
 from dagrl.graph.pipeline import Edge
 from dagrl.nodes import (
     gae_advantage,
@@ -153,6 +154,28 @@ def test_tokens_are_those_of_the_model_that_wrote_them_whoever_hands_them_on(tmp
 def sums(ref_logprobs: Float32[Tensor, "B T"]) -> Float32[Tensor, " B"]:
     """A number for each row."""
     return ref_logprobs.sum(1)
+
+
+@node(writes="rewards")
+def first_prompt_token(ref: Policy, prompt_ids: Int64[Tensor, "B P"]) -> Float32[Tensor, " B"]:
+    """A model's reading of the prompt alone."""
+    return prompt_ids[:, 0].float()
+
+
+@node(writes="rewards")
+def first_answer_token(ref: Policy, responses: Int64[Tensor, "B T"]) -> Float32[Tensor, " B"]:
+    """A model's reading of the answer alone."""
+    return responses[:, 0].float()
+
+
+@pytest.mark.parametrize(("reads", "column"), [(first_prompt_token, "prompt_ids"), (first_answer_token, "responses")])
+def test_prompts_and_answers_are_tokens_too(reads, column: str, tmp_path: Path) -> None:
+    ref = WorkerGroup("ref", policy(swapped(tmp_path / "other")), pool=POOL)
+    with Pipeline("p") as step:
+        _, rollout = rollout_of()
+        report(reads(ref, rollout))
+    (problem,) = checked(step)
+    assert f"read the `{column}` that `actor`" in problem.what
 
 
 def test_a_reward_model_has_a_tokenizer_of_its_own(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dagrl.executor.base import Executor
 from dagrl.executor.events import ColumnsFreed, Event, OpFinished
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.process_sets import InProcessSet
-from dagrl.nodes import prompts, report
+from dagrl.nodes import prompts, reinforce_pp_advantage, report
 from dagrl.workers.deployment import Deployment, Planned
 from dagrl.workers.host import NodeHost
 
@@ -109,6 +109,38 @@ def test_the_numbers_do_not_depend_on_the_ranks(ranks: int, count: int) -> None:
     finished = {event.op: event.rows for event in events if isinstance(event, OpFinished)}
     assert finished["whiten"] == finished["tell"] == 3 * count
     assert spread["rows_at_once"] == Sum(3.0 * count)
+
+
+@node(writes="rewards")
+def drawn_reward(group_ids: Int64[Tensor, " B"], seeds: Int64[Tensor, " B"]) -> Float32[Tensor, " B"]:
+    """Rewards that differ, and one in seven that cannot be scored."""
+    return torch.where(seeds % 7 == 0, float("nan"), (seeds % 97).float() + group_ids)
+
+
+@node()
+def watch_advantages(advantages: Float32[Tensor, "B T"], seeds: Int64[Tensor, " B"]) -> Metrics:
+    """Tells the advantages of each row."""
+    rows = zip(seeds.tolist(), advantages, strict=True)
+    SEEN.update({seed: (float(row.sum()), float(row[0]), "") for seed, row in rows})
+    return Metrics({"watched": Sum(float(len(seeds)))})
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_reinforce_pp_whitens_over_all_ranks(ranks: int) -> None:
+    def pipeline() -> Pipeline:
+        with Pipeline("p") as step:
+            batch = prompts(data="zoo:larger", batch_size=8, n=3)
+            watch_advantages(reinforce_pp_advantage(tell(batch).only("response_mask"), drawn_reward(batch)))
+        return step
+
+    run(pipeline(), 1)
+    seen = dict(SEEN)
+    assert len(seen) == 21
+    assert len({row[1] for row in seen.values()}) > 10
+    run(pipeline(), ranks)
+    assert seen.keys() == SEEN.keys()
+    for seed, row in seen.items():
+        assert SEEN[seed][:2] == pytest.approx(row[:2], abs=1e-6)
 
 
 def test_a_filter_over_the_whole_batch_takes_rows_from_every_rank() -> None:

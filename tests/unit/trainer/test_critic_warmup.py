@@ -1,5 +1,6 @@
 """Steps in which only the critic learns: the policy, its optimizer and its schedule wait."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dagrl.errors import CompileError
 from dagrl.nodes import ppo_clip, update_policy
 from dagrl.trainer.loop import run
 from dagrl.trainer.stopping import StopRequest
+from dagrl.trainer.waiting import warn_of_waiting
 from dagrl.zoo import model_folder
 
 
@@ -46,8 +48,10 @@ def weights(out: Path, group: str) -> dict[str, torch.Tensor]:
     return load_file(out / "model" / group / "model.safetensors")
 
 
-def test_only_the_critic_learns(tmp_path: Path) -> None:
-    lines = go(load(tmp_path / "file", 2), tmp_path / "run", 2)
+def test_only_the_critic_learns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        lines = go(load(tmp_path / "file", 2), tmp_path / "run", 2)
+    assert "never does" in caplog.text
     start_weights = load_file(Path(model_folder("tiny")) / "model.safetensors")
     left = weights(tmp_path / "run", "actor")
     assert all(torch.equal(weight.float(), left[name].float()) for name, weight in start_weights.items())
@@ -62,6 +66,15 @@ def test_then_the_policy_learns_on_a_schedule_of_its_own(tmp_path: Path) -> None
     assert [line["actor/lr"] for line in lines[2:]] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
     assert not any("actor/critic_warmup" in line for line in lines[2:])
     assert all(line["actor/grad_norm"] > 0 for line in lines[2:])
+
+
+@pytest.mark.parametrize(("warmup", "warns"), [(1, False), (2, True), (3, True)])
+def test_a_run_in_which_the_policy_never_learns_is_warned_of(
+    warmup: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_waiting(load(tmp_path / "file", warmup).pipelines[0], 2)
+    said = f"`update_policy` has critic_warmup={warmup} and the run has 2 steps: the critic learns, `actor` never does"
+    assert (said in caplog.text) is warns
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
