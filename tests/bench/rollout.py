@@ -188,8 +188,8 @@ def bench_sync(worker: Any, bare: Any, options: argparse.Namespace) -> dict[str,
 def bench_phases(options: argparse.Namespace) -> dict[str, Any]:
     """The share of a step that sleeping, waking and syncing take: the packaged model, trainer and engine together."""
     from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, vllm
-    from dagrl.nodes import generate, grpo_advantage, old_logprob, ppo_clip, prompts, update_policy, verify
     from dagrl.executor.events import Event, WeightsSynced
+    from dagrl.nodes import generate, grpo_advantage, old_logprob, ppo_clip, prompts, update_policy, verify
     from dagrl.trainer.loop import run
 
     syncs: list[float] = []
