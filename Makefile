@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 OUT ?=
 
-.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-controller bench-trl bench-pipelines mutants clean
+.PHONY: setup demo test test-long check format bench bench-ray bench-view bench-data bench-controller bench-trl bench-pipelines bench-rollout mutants clean
 
 setup: $(READY)
 
@@ -55,6 +55,9 @@ bench-trl: $(READY)
 
 bench-pipelines: $(READY)
 	$(BIN)/python -m tests.bench.pipelines $(ARGS)
+
+bench-rollout: $(READY)
+	$(BIN)/python -m tests.bench.rollout $(ARGS)
 
 bench-data: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench.dataproto $(ARGS)

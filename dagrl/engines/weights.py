@@ -54,7 +54,8 @@ class TrainedWeights:
     """The weights of a model that may be shared out over ranks, in ``dtype``.
 
     No second copy of the model is made: shares come together in buckets of at most ``bucket_bytes`` (or one tensor),
-    by one collective each.
+    by one collective each. With ``casts=False`` those that are not shared out come as they are trained, without a
+    copy: for an engine that casts what it copies.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class TrainedWeights:
         dtype: torch.dtype,
         parallel: DataParallel = SINGLE,
         bucket_bytes: int = BUCKET_BYTES,
+        casts: bool = True,
     ) -> None:
+        self._casts = casts
         self._tensors = _tensors(model)
         self._dtype = dtype
         self._parallel = parallel
@@ -82,7 +85,7 @@ class TrainedWeights:
                     yield name, tensor
 
     def _cast(self, value: Tensor) -> Tensor:
-        return value.to(self._dtype) if value.is_floating_point() else value
+        return value.to(self._dtype) if self._casts and value.is_floating_point() else value
 
     def _buckets(self) -> Iterator[dict[Tensor, list[str]]]:
         """Different tensors with their names, in the model's order, as many as a bucket may have bytes."""

@@ -130,7 +130,10 @@ class PolicyWorker(RoleWorker):
             EngineError: when the engine does not take them; it is then dead, and the next sync begins with a new one.
         """
         if self._rollout is not None and self._rollout_model is not self.model:
-            self.load_rollout(self.trained_weights(self.group.model.precision))
+            # Both engines cast as they copy: another copy of the largest weight would be a peak of its own.
+            self.load_rollout(
+                TrainedWeights(self.model, dtype=self._rollout_dtype, parallel=self.parallel, casts=False)
+            )
 
     def trained_weights(self, precision: Precision) -> TrainedWeights:
         """The trained weights, whole, in the dtype of a rollout of that precision.
