@@ -19,16 +19,17 @@ def find_beside(file: Path) -> None:
     """Let the file import what lies beside it, after what is installed and before anything else of that name.
 
     Folders of earlier files go behind this one, and so do those of the search path (the working folder, PYTHONPATH)
-    that have a module of the same name. A module of that name that is loaded from elsewhere is forgotten.
+    that have a module of the same name. The last of the path is this folder once more: names of files are looked for
+    from there. A module of that name that is loaded from elsewhere is forgotten.
     """
     folder, names = str(file.parent), _names_in(file.parent)
-    own = [path for path in sys.path if path not in _folders]
+    own = list(dict.fromkeys(path for path in sys.path if path not in _folders))
     behind = [path for path in own if not _is(path, folder) and not _is_installed(path) and _has_any(path, names)]
     ahead = [path for path in own if path not in behind]
     earlier = [path for path in _folders if path in sys.path and path != folder]
     placed = any(_is(path, folder) for path in ahead)
-    sys.path[:] = [*ahead, *([] if placed else [folder]), *earlier, *behind]
-    _folders[:] = [*([] if placed else [folder]), *earlier]
+    sys.path[:] = [*ahead, *([] if placed else [folder]), *dict.fromkeys(earlier), *behind, folder]
+    _folders[:] = [*([] if placed else [folder]), *dict.fromkeys(earlier)]
     _forget_shadowed(file.parent, names)
 
 

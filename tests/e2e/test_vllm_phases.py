@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support import edited_pipeline, event_lines, load_grpo, metrics_lines
+from support import event_lines, load_grpo, metrics_lines
 
 from dagrl.storage.segments import read_lines
 from dagrl.trainer.loop import run
@@ -26,8 +26,7 @@ def told(event: dict) -> str | None:
 
 @pytest.mark.long
 def test_the_phases_of_each_step(tmp_path: Path) -> None:
-    file = edited_pipeline(tmp_path, ("optimizer=optimizer, ", 'optimizer=optimizer, rollout="vllm", '))
-    pipelines = load_grpo(file, precision="fp32", lr=1e-2).pipelines
+    pipelines = load_grpo(precision="fp32", lr=1e-2, rollout="vllm").pipelines
     run(pipelines, out=str(tmp_path / "run"), steps=2)
     events = [event for event in event_lines(tmp_path / "run") if "step" in event]
     for step in (1, 2):

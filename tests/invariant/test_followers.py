@@ -23,7 +23,8 @@ APART = (
         '    sampler = WorkerGroup("rollout", policy(cfg.model, precision=cfg.precision), pool=far, follows=actor)\n'
         "    ref = WorkerGroup(",
     ),
-    ("generate(actor,", "generate(sampler,"),
+    ("rollout = generate(actor,", "rollout = generate(sampler,"),
+    ("held_out(cfg, actor)", "held_out(cfg, sampler)"),
 )
 
 

@@ -40,9 +40,9 @@ def policy_by(engine: str, model: str = "zoo:tiny") -> ModelSpec:
 
 def file_by(folder: Path, engine: str, *edits: tuple[str, str]) -> Path:
     """The shipped pipeline, whose actor generates by that engine."""
-    own = "rollout=vllm(kv_cache_gib=0.1), " if engine == "vllm" else ""
+    own = "vllm(kv_cache_gib=0.1)" if engine == "vllm" else repr(engine)
     imported = ("adamw, policy", "adamw, policy, vllm")
-    return edited_pipeline(folder, imported, ("optimizer=optimizer, ", f"optimizer=optimizer, {own}"), *edits)
+    return edited_pipeline(folder, imported, ("rollout=cfg.rollout", f"rollout={own}"), *edits)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])

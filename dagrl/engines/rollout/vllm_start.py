@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import tempfile
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,6 +65,7 @@ def start_vllm(
     with _undisturbed(), tempfile.TemporaryDirectory(prefix="dagrl-vllm-") as folder:
         save_configs(model, tokenizer, Path(folder), dtype=dtype)
         _import_vllm(on_cpu=on_cpu)
+        _hide_what_cannot_be_scanned()
         try:
             optional = _optional(spec, on_cpu=on_cpu, native=native) | {"trust_remote_code": trust_remote_code}
             llm = _make(spec, folder, dtype, context_length, on_cpu=on_cpu, optional=optional)
@@ -139,6 +142,38 @@ def _import_vllm(*, on_cpu: bool) -> None:
     if on_cpu:
         # Else the first token waits, for up to half a minute, until a compiler has built the ranking of one log-prob.
         current_platform.simple_compile_backend = "eager"
+
+
+class ScannableModules:
+    """In place of ``sys.modules`` where vLLM looks at every attribute of all that is loaded.
+
+    Some may not be looked at: a proxy of a web framework raises where no request is served.
+    """
+
+    def __getitem__(self, name: str) -> ModuleType:
+        return sys.modules[name]
+
+    def values(self) -> list[ModuleType]:
+        """Those that can be looked at."""
+        return [module for module in list(sys.modules.values()) if _can_be_scanned(module)]
+
+
+def _can_be_scanned(module: ModuleType) -> bool:
+    try:
+        for value in list(vars(module).values()):
+            if hasattr(value, "__dict__"):
+                vars(value)
+    # Whatever the attribute of a stranger's module raises, vLLM would fail by it.
+    except Exception:  # noqa: BLE001
+        return False
+    return True
+
+
+def _hide_what_cannot_be_scanned() -> None:
+    from vllm.triton_utils import dispatcher
+
+    known: Any = SimpleNamespace(modules=ScannableModules())  # of `sys` it reads no more
+    dispatcher.sys = known
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def test_a_sibling_whose_own_sibling_loses_says_what_goes_first(module: str, kin
 
 def test_a_variant_without_the_pipeline_that_it_varies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "grpo.py").exists()])
-    monkeypatch.setattr(sys, "modules", {name: module for name, module in sys.modules.items() if name != "grpo"})
+    monkeypatch.delitem(sys.modules, "grpo", raising=False)
     with pytest.raises(PipelineFileError) as refused:
         load_pipelines(shutil.copy(ROOT / "pipelines" / "cispo.py", tmp_path))
     assert refused.value.problems[0].fix == "put `grpo.py` beside `cispo.py` (it imports it), or install it"

@@ -51,5 +51,5 @@ def test_the_hint_does_not_depend_on_what_was_imported() -> None:
         program = [sys.executable, "-c", HINT.replace("{imports}", imports)]
         hints.add(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
     (hint,) = hints
-    writers = "`format_reward`, `reward_function`, `reward_model_score` or `verify`"
+    writers = "`format_reward`, `gym_score`, `math_verify`, `reward_function`, `reward_model_score` or `verify`"
     assert hint == f"`rewards` is written by {writers}: call it and pass its output to `end`\n"

@@ -128,7 +128,7 @@ def test_a_step_without_rows_skips_both_updates(tmp_path: Path) -> None:
         ("        reward = verify(batch, rollout)\n",
          "        reward = verify(batch, rollout)\n        none = short_prompts(actor, batch, max_prompt_tokens=1)\n"),
         ("update_critic(value_group, rollout,", "update_critic(value_group, none, rollout,"),
-        ("update_policy(actor, rollout,", "update_policy(actor, none, rollout,"),
+        ("            actor, rollout, old,", "            actor, none, rollout, old,"),
     )  # fmt: skip
     (record,) = go(load(ppo_file(tmp_path / "file", *edits), kl=0), tmp_path / "run", steps=1).records
     assert record.metrics["skipped_updates"] == 2

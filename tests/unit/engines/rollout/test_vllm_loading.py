@@ -1,11 +1,14 @@
 """The order of calls in which vLLM is given weights and put to sleep, as a recorder notes them."""
 
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 
 from dagrl.engines.rollout.vllm import VllmRollout
 from dagrl.engines.rollout.vllm_loading import NativeUpdate, Reload, buckets, make_loader
-from dagrl.engines.rollout.vllm_start import Started
+from dagrl.engines.rollout.vllm_start import ScannableModules, Started
 from dagrl.errors import EngineError
 
 
@@ -164,3 +167,22 @@ def test_an_engine_dies_wherever_its_update_fails(method):
         with pytest.raises(EngineError, match="is dead"):
             call()
     assert recorder.calls == before
+
+
+class OutOfContext:
+    """A proxy as web frameworks have them: whatever is asked of it, it raises."""
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("working outside of application context")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of old names in torch
+def test_modules_with_attributes_that_raise_are_not_shown_to_vllm(monkeypatch):
+    odd = ModuleType("odd")
+    odd.request = OutOfContext()
+    monkeypatch.setitem(sys.modules, "odd", odd)
+    shown = ScannableModules()
+    assert odd not in shown.values()
+    assert torch in shown.values()
+    assert shown["odd"] is odd
