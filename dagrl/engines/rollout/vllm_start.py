@@ -173,7 +173,7 @@ def _hide_what_cannot_be_scanned() -> None:
     from vllm.triton_utils import dispatcher
 
     known: Any = SimpleNamespace(modules=ScannableModules())  # of `sys` it reads no more
-    dispatcher.sys = known
+    dispatcher.sys = known  # pyright: ignore[reportPrivateImportUsage]
 
 
 @contextmanager
