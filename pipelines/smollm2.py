@@ -21,7 +21,7 @@ class Config:
     batch_size: int = 8  # prompts per step
     n: int = 8  # answers per prompt: one group
     max_new_tokens: int = 16
-    temperature: float = 1.0
+    temperature: float = 0.7  # at 1.0 a small model rambles, and few groups have a right answer to learn from
     lr: float = 3e-5
     clip: float = 0.2
     precision: Literal["bf16", "fp32"] = "bf16"
