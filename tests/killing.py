@@ -74,7 +74,7 @@ def in_op(op: str, step: int, pipeline: str = "grpo") -> Moment:
         newest = max((out / "events").glob("*.jsonl"), default=None)
         if newest is None:
             return False
-        text = newest.read_text()
+        text = _read(newest)
         return re.search(rf'"OpStarted".*"pipeline": "{pipeline}", "step": {step}, "op": "{op}"', text) is not None
 
     return came
@@ -83,8 +83,16 @@ def in_op(op: str, step: int, pipeline: str = "grpo") -> Moment:
 def after(step: int) -> Moment:
     """The step is in the metrics."""
     return lambda out: any(
-        f'"pipeline": "grpo", "step": {step},' in file.read_text() for file in (out / "metrics").glob("*.jsonl")
+        f'"pipeline": "grpo", "step": {step},' in _read(file) for file in (out / "metrics").glob("*.jsonl")
     )
+
+
+def _read(file: Path) -> str:
+    """Its text; a run that goes on may just have taken the file away, as it is past its checkpoint."""
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def saving(step: int, part: str = "") -> Moment:
