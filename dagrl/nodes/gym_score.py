@@ -1,8 +1,6 @@
 """Rewards of reasoning-gym tasks, by the scoring of each task."""
 
-import math
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from dagrl.errors import NodeError
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
+from dagrl.nodes.refusals import judge_refusals
 from dagrl.nodes.reward_function import load_problem, score_rows
 from dagrl.rewards.answers import AnswerFormat, find_answer
 from dagrl.zoo.gym_tasks import GYM
@@ -25,12 +24,7 @@ _LOAD_SECONDS = 300.0
 
 
 def _scorable(call: CallView) -> list[Refusal]:
-    refusals: list[Refusal] = []
-    if find_spec("reasoning_gym") is None:
-        refusals.append(("the package reasoning-gym is not installed", "`pip install 'dagrl[gym]'`"))
-    if not 0 < call.options["time_limit"] < math.inf:
-        refusals.append((f"`time_limit` is {call.options['time_limit']}", "it is a number of seconds above 0"))
-    return refusals
+    return judge_refusals(call, module="reasoning_gym", package="reasoning-gym", extra="gym")
 
 
 def _loadable(call: CallView) -> list[Refusal]:

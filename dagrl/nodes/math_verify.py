@@ -1,7 +1,6 @@
 """Rewards for mathematical answers, compared as expressions by the package math-verify."""
 
 import math
-from importlib.util import find_spec
 
 import torch
 from jaxtyping import Bool, Float32
@@ -12,6 +11,7 @@ from dagrl.data.metrics import Metrics, Sum
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
+from dagrl.nodes.refusals import judge_refusals
 from dagrl.nodes.reward_function import load_problem, score_rows
 
 _FUNCTION = "dagrl.rewards.math_score:compute_score"
@@ -19,12 +19,7 @@ _LOAD_SECONDS = 300.0
 
 
 def _scorable(call: CallView) -> list[Refusal]:
-    refusals: list[Refusal] = []
-    if find_spec("math_verify") is None:
-        refusals.append(("the package math-verify is not installed", "`pip install 'dagrl[math]'`"))
-    if not 0 < call.options["time_limit"] < math.inf:
-        refusals.append((f"`time_limit` is {call.options['time_limit']}", "it is a number of seconds above 0"))
-    return refusals
+    return judge_refusals(call, module="math_verify", package="math-verify", extra="math")
 
 
 def _loadable(call: CallView) -> list[Refusal]:

@@ -1,5 +1,8 @@
 """What several nodes refuse of their options and of their worker group."""
 
+from importlib.util import find_spec
+from math import inf
+
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 
@@ -27,4 +30,14 @@ def walk_refusals(call: CallView) -> list[Refusal]:
     if (options["loss_agg_mode"] == "seq-mean-token-sum-norm") != (options["norm_length"] is not None):
         what = "`norm_length` (tokens) goes with `loss_agg_mode='seq-mean-token-sum-norm'` and only with it"
         refusals.append((what, "give both or neither"))
+    return refusals
+
+
+def judge_refusals(call: CallView, *, module: str, package: str, extra: str) -> list[Refusal]:
+    """Refuse scoring by a package that is not installed, or in no time."""
+    refusals: list[Refusal] = []
+    if find_spec(module) is None:
+        refusals.append((f"the package {package} is not installed", f"`pip install 'dagrl[{extra}]'`"))
+    if not 0 < call.options["time_limit"] < inf:
+        refusals.append((f"`time_limit` is {call.options['time_limit']}", "it is a number of seconds above 0"))
     return refusals
