@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from dagrl.engines.weights import Weights
+from dagrl.engines.weights import Arrivals, Layout, Weights, check_layout
 from dagrl.errors import ConfigError, EngineError, Problem, TrainingError
 from dagrl.graph.roles import Samples, Sampling
 from dagrl.graph.rollouts import VLLM_TEMPERATURES
@@ -144,6 +145,25 @@ class EngineState:
         slept = tuple(part for part in PARTS if part in tags and part not in self.awake)
         self.awake |= set(slept)
         return slept
+
+    @contextmanager
+    def taking(self, weights: Weights, layout: Layout, version: int) -> Generator[Arrivals]:
+        """Load these weights inside: afterwards they are ``version``, or the engine is dead, whatever was raised.
+
+        Raises:
+            EngineError: as the protocol says of loading.
+        """
+        self.may_load()
+        check_layout(weights.layout, layout, self.name)
+        try:
+            yield Arrivals(weights)
+        # Libraries and servers fail in ways of their own, and an engine is then left with part of the weights.
+        except BaseException as error:
+            self.die(f"loading weights failed: {type(error).__name__}: {error}")
+            if isinstance(error, Exception):
+                raise EngineError(f"the {self.name} engine could not load weights: {error}") from error
+            raise
+        self.version = version
 
     def die(self, why: str) -> None:
         """From now on everything raises; the first reason stays."""

@@ -30,8 +30,7 @@ from dagrl.engines.rollout.base import (
 )
 from dagrl.engines.rollout.stop_texts import StopTexts
 from dagrl.engines.sampling import sample_tokens, token_uniforms
-from dagrl.engines.weights import Arrivals, Weights, check_layout, layout_of
-from dagrl.errors import EngineError
+from dagrl.engines.weights import Weights, layout_of
 from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Samples, Sampling
 
@@ -112,19 +111,11 @@ class HFRollout:
         Raises:
             EngineError: as the protocol says.
         """
-        self._state.may_load()
-        check_layout(weights.layout, layout_of(self._model), "hf")
         own: dict[str, Tensor] = self._model.state_dict(keep_vars=True)
-        arrivals = Arrivals(weights)
-        try:
-            with torch.no_grad():
-                for name, tensor in arrivals:
-                    own[name].copy_(tensor)
+        with self._state.taking(weights, layout_of(self._model), version) as arrivals, torch.no_grad():
+            for name, tensor in arrivals:
+                own[name].copy_(tensor)
             arrivals.check_complete()
-        except (EngineError, RuntimeError) as error:
-            self._state.die(f"loading weights failed: {error}")
-            raise EngineError(f"the hf engine could not load weights: {error}") from error
-        self._state.version = version
 
     def sleep(self, level: int = 1) -> None:
         """Note that it sleeps; the memory is the model's own, which the worker holds."""

@@ -28,7 +28,7 @@ from dagrl.engines.rollout.server_client import Client, Server, connected
 from dagrl.engines.rollout.server_rows import Patience, Spread
 from dagrl.engines.rollout.server_start import Found, drawn_tokens, find_servers, same_processes
 from dagrl.engines.rollout.server_weights import FolderHandover
-from dagrl.engines.weights import Arrivals, Layout, Weights, check_layout
+from dagrl.engines.weights import Arrivals, Layout, Weights
 from dagrl.errors import EngineError
 from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Samples, Sampling
@@ -130,11 +130,9 @@ class ServerRollout:
 
         Without such a folder the servers keep their own weights, which are those of a model that never changes.
         """
-        self._state.may_load()
-        check_layout(weights.layout, self._layout, "server")
-        if self._handover is not None:
-            self._load(self._handover, Arrivals(weights))
-        self._state.version = version
+        with self._state.taking(weights, self._layout, version) as arrivals:
+            if self._handover is not None:
+                self._load(self._handover, arrivals)
 
     def sleep(self, level: int = 1) -> None:
         """Generate no more until it wakes; the servers keep their memory."""
@@ -149,18 +147,11 @@ class ServerRollout:
         self._state.die("it was closed")
 
     def _load(self, handover: FolderHandover, arrivals: Arrivals) -> None:
-        try:
-            if self._hands_over:
-                handover.load(arrivals, self._servers)
-            else:
-                self._wait_for_others(arrivals)
-            arrivals.check_complete()
-        # A server that failed in the middle has no weights; whatever else went wrong, the servers may differ now.
-        except BaseException as error:
-            self._state.die(f"loading weights failed: {type(error).__name__}: {error}")
-            if isinstance(error, Exception):
-                raise EngineError(f"the server engine could not load weights: {error}") from error
-            raise
+        if self._hands_over:
+            handover.load(arrivals, self._servers)
+        else:
+            self._wait_for_others(arrivals)
+        arrivals.check_complete()
 
     def _wait_for_others(self, arrivals: Arrivals) -> None:
         """Take part in putting weights together that another rank hands to all servers."""

@@ -29,7 +29,7 @@ from dagrl.engines.rollout.base import (
 from dagrl.engines.rollout.tensor_parallel import TensorParallelRollout
 from dagrl.engines.rollout.vllm_loading import Named, make_loader, without_place
 from dagrl.engines.rollout.vllm_start import Started, start_vllm
-from dagrl.engines.weights import Arrivals, Layout, Weights, check_layout, layout_of, tied_names
+from dagrl.engines.weights import Layout, Weights, layout_of, tied_names
 from dagrl.errors import EngineError
 from dagrl.graph.progress import Progress
 from dagrl.graph.roles import Samples, Sampling
@@ -147,20 +147,10 @@ class VllmRollout:
 
     def load_weights(self, weights: Weights, version: int) -> None:
         """Take these weights in and forget the keys and values of the old ones; it raises as the protocol says."""
-        self._state.may_load()
-        check_layout(weights.layout, self._layout, "vllm")
-        arrivals = Arrivals(weights)
-        try:
+        with self._state.taking(weights, self._layout, version) as arrivals:
             self._loader.load(self._placed(arrivals))
             arrivals.check_complete()
             self._reset_prefix_cache()
-        # vLLM fails in any of torch's and its own ways, and is then left without weights.
-        except BaseException as error:
-            self._state.die(f"loading weights failed: {type(error).__name__}: {error}")
-            if isinstance(error, Exception):
-                raise EngineError(f"the vllm engine could not load weights: {error}") from error
-            raise
-        self._state.version = version
 
     def sleep(self, level: int = 1) -> None:
         """Give memory back, on an accelerator; on a CPU there is none to give back, but the states are the same."""
