@@ -25,9 +25,15 @@ from transformers import (
 from transformers.utils import logging
 
 from dagrl.errors import ConfigError, Problem
+from dagrl.graph.specs import Precision
 
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 _NAMES_SHOWN = 3
+
+
+def dtype_of(precision: Precision) -> torch.dtype:
+    """What a model of that precision generates from and is saved in; trained weights are fp32 always."""
+    return torch.float32 if precision == "fp32" else torch.bfloat16
 
 
 def load_model(

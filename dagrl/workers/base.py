@@ -14,7 +14,7 @@ from torch import Tensor
 from dagrl.compiler.plan import Action
 from dagrl.data.metrics import Metrics
 from dagrl.engines.model_saving import save_model
-from dagrl.engines.models import keep_score_cap, load_tokenizer
+from dagrl.engines.models import dtype_of, keep_score_cap, load_tokenizer
 from dagrl.engines.modules import as_module
 from dagrl.engines.packaged import ready_model
 from dagrl.engines.parallel import DataParallel
@@ -86,7 +86,7 @@ class RoleWorker:
     @DistProfiler.annotate()
     def save(self, folder: Path) -> None:
         """Have rank 0 write the model in Hugging Face format, in bf16 unless its precision is fp32."""
-        dtype = torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
+        dtype = dtype_of(self.group.model.precision)
         if self.parallel.rank == 0 or self.parallel.sharded:
             save_model(self.model, self.tokenizer, folder, dtype=dtype, writes=self.parallel.rank == 0)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from dagrl.compiler.plan import Action
 from dagrl.data.columns import Objects
 from dagrl.engines.model_tokens import context_length, pad_token_id, stop_token_ids
-from dagrl.engines.models import fresh_model, load_model
+from dagrl.engines.models import dtype_of, fresh_model, load_model
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.profiler import DistProfiler
@@ -130,18 +130,16 @@ class PolicyWorker(RoleWorker):
             EngineError: when the engine does not take them; it is then dead, and the next sync begins with a new one.
         """
         if self._rollout is not None and self._rollout_model is not self.model:
-            # Both engines cast as they copy: another copy of the largest weight would be a peak of its own.
-            self.load_rollout(
-                TrainedWeights(self.model, dtype=self._rollout_dtype, parallel=self.parallel, casts=False)
-            )
+            # Engines in this process cast as they copy: another copy of the largest weight would be a peak of its own.
+            casts = self.group.model.rollout.engine == "server"
+            self.load_rollout(self.trained_weights(self.group.model.precision, casts=casts))
 
-    def trained_weights(self, precision: Precision) -> TrainedWeights:
+    def trained_weights(self, precision: Precision, *, casts: bool = True) -> TrainedWeights:
         """The trained weights, whole, in the dtype of a rollout of that precision.
 
-        Where ranks share them out all must walk through them.
+        ``casts=False`` leaves those of one process as they are. Where ranks share them out all must walk through them.
         """
-        dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-        return TrainedWeights(self.model, dtype=dtype, parallel=self.parallel)
+        return TrainedWeights(self.model, dtype=dtype_of(precision), parallel=self.parallel, casts=casts)
 
     @DistProfiler.annotate()
     def load_rollout(self, weights: Weights) -> None:
@@ -189,7 +187,7 @@ class PolicyWorker(RoleWorker):
 
     @property
     def _rollout_dtype(self) -> torch.dtype:
-        return torch.float32 if self.group.model.precision == "fp32" else torch.bfloat16
+        return dtype_of(self.group.model.precision)
 
     def _make_rollout_model(self) -> PreTrainedModel:
         if self._rollout_dtype == torch.float32 and not self.parallel.sharded:
