@@ -171,6 +171,35 @@ class EngineState:
         self.version = None
 
 
+class StatefulRollout:
+    """What engines have in common: their state, and sleep and wake where there is no memory to give back."""
+
+    def __init__(self, name: str) -> None:
+        self._state = EngineState(name)
+
+    @property
+    def version(self) -> int | None:
+        """That of the weights it generates from; None before the first and after a deep sleep."""
+        return self._state.version
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether a load or a call failed for good, or the engine was closed."""
+        return self._state.death is not None
+
+    def sleep(self, level: int = 1) -> None:
+        """Generate no more until it wakes; no memory is given back."""
+        self._state.fall_asleep(level)
+
+    def wake(self, tags: Sequence[str] = PARTS) -> None:
+        """Generate again, once all parts are awake."""
+        self._state.wake_up(tags)
+
+    def close(self) -> None:
+        """Generate no more."""
+        self._state.die("it was closed")
+
+
 def check_request(
     prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling, context_length: int | None
 ) -> None:

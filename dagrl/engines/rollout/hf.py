@@ -19,9 +19,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from dagrl.engines.rollout.base import (
-    PARTS,
-    EngineState,
     Response,
+    StatefulRollout,
     check_finite,
     check_request,
     no_samples,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 COMPACT_SHARE = 0.25
 
 
-class HFRollout:
+class HFRollout(StatefulRollout):
     """Draws responses from ``model``, whose weights may change between calls; it is always awake on a CPU.
 
     ``context_length`` bounds prompt and response together; None is no bound. ``tokenizer`` is for texts that end a
@@ -57,23 +56,13 @@ class HFRollout:
         context_length: int | None,
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
+        super().__init__("hf")
         self._model = model
         self._stops = sorted(stop_token_ids)
         self._pad = pad_token_id
         self._context_length = context_length
         self._tokenizer = tokenizer
-        self._state = EngineState("hf")
         self._state.version = 0
-
-    @property
-    def version(self) -> int | None:
-        """That of the weights; 0 before any was loaded, since the model came with some."""
-        return self._state.version
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether a load failed or the engine was closed."""
-        return self._state.death is not None
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
         """One response for each prompt; rows that share a prompt share its prefill.
@@ -116,18 +105,6 @@ class HFRollout:
             for name, tensor in arrivals:
                 own[name].copy_(tensor)
             arrivals.check_complete()
-
-    def sleep(self, level: int = 1) -> None:
-        """Note that it sleeps; the memory is the model's own, which the worker holds."""
-        self._state.fall_asleep(level)
-
-    def wake(self, tags: Sequence[str] = PARTS) -> None:
-        """Note that these parts are awake."""
-        self._state.wake_up(tags)
-
-    def close(self) -> None:
-        """Generate no more."""
-        self._state.die("it was closed")
 
     def _begin(
         self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling

@@ -14,9 +14,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from dagrl.engines.rollout.base import (
-    PARTS,
-    EngineState,
     Response,
+    StatefulRollout,
     check_request,
     check_vllm_temperature,
     request_seeds,
@@ -68,7 +67,7 @@ def start_server_rollout(
     )
 
 
-class ServerRollout:
+class ServerRollout(StatefulRollout):
     """Draws responses by servers that were found; each row is a request of its own, with its own seed."""
 
     def __init__(
@@ -82,6 +81,7 @@ class ServerRollout:
         hands_over: bool,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
+        super().__init__("server")
         self._spec = spec
         self._servers, self._context_length = found
         self._handover = None if spec.weights_folder is None else FolderHandover(spec, Path(spec.weights_folder))
@@ -89,18 +89,7 @@ class ServerRollout:
         self._layout = layout
         self._stops = sorted(stop_token_ids)
         self._pad = pad_token_id
-        self._state = EngineState("server")
         self._patience = Patience(spec.concurrency, patience_seconds, keeps_weights=self._handover is None)
-
-    @property
-    def version(self) -> int | None:
-        """That of the weights it generates from; None before the first."""
-        return self._state.version
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether a sync failed, no server was left, or the engine was closed."""
-        return self._state.death is not None
 
     @property
     def context_length(self) -> int | None:
@@ -133,18 +122,6 @@ class ServerRollout:
         with self._state.taking(weights, self._layout, version) as arrivals:
             if self._handover is not None:
                 self._load(self._handover, arrivals)
-
-    def sleep(self, level: int = 1) -> None:
-        """Generate no more until it wakes; the servers keep their memory."""
-        self._state.fall_asleep(level)
-
-    def wake(self, tags: Sequence[str] = PARTS) -> None:
-        """Generate again."""
-        self._state.wake_up(tags)
-
-    def close(self) -> None:
-        """Ask nothing more of the servers, which run on."""
-        self._state.die("it was closed")
 
     def _load(self, handover: FolderHandover, arrivals: Arrivals) -> None:
         if self._hands_over:

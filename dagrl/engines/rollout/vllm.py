@@ -17,9 +17,9 @@ from dagrl.engines.rollout.base import (
     KV_CACHE,
     PARTS,
     WEIGHTS,
-    EngineState,
     Response,
     RolloutEngine,
+    StatefulRollout,
     check_request,
     check_vllm_temperature,
     request_seeds,
@@ -83,7 +83,7 @@ def start_vllm_rollout(
     return TensorParallelRollout(engine, size=spec.tensor_parallel, pad_token_id=pad_token_id)
 
 
-class VllmRollout:
+class VllmRollout(StatefulRollout):
     """Draws responses by an engine of vLLM that has been started for a model with the weights of ``layout``.
 
     ``cached_tokens`` counts, of the latest call, the prompt tokens whose keys and values were there already.
@@ -99,6 +99,7 @@ class VllmRollout:
         pad_token_id: int,
         unplaced: frozenset[str] = frozenset(),
     ) -> None:
+        super().__init__("vllm")
         self._llm = started.llm
         self._context_length = started.context_length
         self._can_sleep = started.can_sleep
@@ -107,20 +108,9 @@ class VllmRollout:
         self._unplaced = unplaced
         self._stops = sorted(stop_token_ids)
         self._pad = pad_token_id
-        self._state = EngineState("vllm")
         self._requests = 0
         self._is_closed = False
         self.cached_tokens = 0
-
-    @property
-    def version(self) -> int | None:
-        """That of the weights it generates from; None before the first sync and after a deep sleep."""
-        return self._state.version
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether a load or a step failed, or the engine was closed."""
-        return self._state.death is not None
 
     @property
     def context_length(self) -> int:
