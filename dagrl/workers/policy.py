@@ -18,6 +18,7 @@ from dagrl.engines.models import dtype_of, fresh_model, load_model
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.profiler import DistProfiler
+from dagrl.engines.residence import MODEL
 from dagrl.engines.rollout.base import KV_CACHE, WEIGHTS, RolloutEngine
 from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.rollout.server import start_server_rollout
@@ -34,6 +35,9 @@ from dagrl.workers.overrides import render_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+_ENGINE_ACTIONS = frozenset[Action]({"sleep", "wake_weights", "wake_kv"})
 
 
 class PolicyWorker(RoleWorker):
@@ -105,21 +109,27 @@ class PolicyWorker(RoleWorker):
             raise DagrlError(f"worker group `{self.group.name}` was started without a rollout engine")
         # Shares come together only where all ranks ask, and a follower has no trained weights: these stay dead.
         if self._rollout.is_dead and not self.parallel.sharded and self.group.follows is None:
-            self.sync_rollout()
+            with self.residence.present(MODEL):
+                self.sync_rollout()
+        if self._rollout_model is self.model:
+            self.residence.require(MODEL)
         return self._rollout.generate(prompts, seeds, sampling)
 
     @DistProfiler.annotate()
     def compute_logprobs(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> LogProbs:
         """Log-probs and entropy under the current weights, without gradient."""
+        self.residence.require(MODEL)
         return self._scorer.compute(tokens, micro_batch_size=micro_batch_size)
 
     @DistProfiler.annotate()
     def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
         """Log-probs and the k likeliest tokens under the current weights, without gradient."""
+        self.residence.require(MODEL)
         return self._scorer.compute_topk(tokens, k, micro_batch_size=micro_batch_size)
 
     def compute_sum_pi_squared(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> SquaredProbs:
         """Log-probs and sums of squared probabilities under the current weights, without gradient."""
+        self.residence.require(MODEL)
         return self._scorer.compute_sum_pi_squared(tokens, micro_batch_size=micro_batch_size)
 
     @DistProfiler.annotate()
@@ -139,6 +149,7 @@ class PolicyWorker(RoleWorker):
 
         ``casts=False`` leaves those of one process as they are. Where ranks share them out all must walk through them.
         """
+        self.residence.require(MODEL)
         return TrainedWeights(self.model, dtype=dtype_of(precision), parallel=self.parallel, casts=casts)
 
     @DistProfiler.annotate()
@@ -158,8 +169,8 @@ class PolicyWorker(RoleWorker):
 
     @DistProfiler.annotate()
     def phase(self, action: Action, level: int) -> None:
-        """Have the rollout engine sleep at a level, or wake its weights or its key-value cache."""
-        if self._rollout is None:
+        """Have the rollout engine sleep at a level, or wake its weights or key-value cache; see also the base."""
+        if self._rollout is None or action not in _ENGINE_ACTIONS:
             super().phase(action, level)
         elif action == "sleep":
             self._rollout.sleep(level)
