@@ -7,7 +7,7 @@ from support import edited_pipeline, event_lines, metrics_lines, run_grpo, untim
 
 _EDITS = (
     ("rollout=cfg.rollout)", "rollout=cfg.rollout, offload=True)"),
-    ('WorkerGroup("ref", policy(cfg.model, precision=cfg.precision)', 'WorkerGroup("ref", policy(cfg.model, offload=True, precision=cfg.precision)'),
+    ('WorkerGroup("ref", policy(cfg.model,', 'WorkerGroup("ref", policy(cfg.model, offload=True,'),
 )  # fmt: skip
 
 

@@ -169,8 +169,8 @@ def offloaded(name: str, engine: str = "vllm", *, trains: bool = True) -> Worker
 def test_what_is_offloaded_is_there_for_its_own_calls_alone(toy) -> None:
     plan = toy.plan_of(grpo(toy, offloaded("actor"), offloaded("ref", trains=False)))
     assert steps_of(plan) == [
-        "offload_optimizer actor", "offload_model actor", "offload_model ref", "wake_weights actor", "wake_kv actor", "draw",
-        "sleep actor", "onload_model ref", "ref",
+        "offload_optimizer actor", "offload_model actor", "offload_model ref", "wake_weights actor",
+        "wake_kv actor", "draw", "sleep actor", "onload_model ref", "ref",
         "offload_model ref", "onload_model actor", "onload_optimizer actor", "nudge",
         "offload_optimizer actor", "wake_weights actor", "sync:actor@v+1",
     ]  # fmt: skip
@@ -233,10 +233,12 @@ def test_whatever_an_op_computes_with_is_there(toy, make, engine: str) -> None:
             assert not here["optimizer"]
             assert here["kv"] and not here["model"] if engine == "vllm" else here["model"]
         elif isinstance(op, RunOp) and op.group:
-            assert here["model"] and not here.get("weights", False)
+            assert here["model"]
+            assert not here.get("weights", False)
             assert here["optimizer"] or not op.mutates
         elif isinstance(op, SyncOp):
-            assert here["model"] and not here["optimizer"]
+            assert here["model"]
+            assert not here["optimizer"]
 
 
 def test_offloading_is_printed(toy) -> None:
