@@ -1,7 +1,7 @@
 """Phase pass: what of the groups that share processes is in memory when, with few switches.
 
 A rollout engine that can sleep has phases where its processes also run calls on training weights; a group that is
-offloaded has them where its processes also generate or run other groups. On such a pool the ops take turns: one that
+offloaded starts away from its device and comes for its own calls. On such a pool the ops take turns: one that
 fits the present phase comes before one that needs a switch, as far as data allows. What phase a step finds is not known
 (another pipeline may have run before), and bringing what is there changes nothing, so each plan switches before its
 first op. A loop is of the rollout phase, whatever its rounds score.
@@ -89,16 +89,8 @@ def phased_groups(
     sleeping = [
         group for group in rollout_groups if group.model.rollout.engine in SLEEPING_ENGINES and group.pool.name in train
     ]
-    offloaded = [
-        group
-        for group in groups
-        if group.model.offload and group.follows is None and (group in rollout_groups or _shares_pool(group, groups))
-    ]
+    offloaded = [group for group in groups if group.model.offload and group.follows is None]
     return PhasedGroups(tuple(sleeping), tuple(offloaded))
-
-
-def _shares_pool(group: WorkerGroup, groups: Sequence[WorkerGroup]) -> bool:
-    return any(other.pool.name == group.pool.name and other.name != group.name for other in groups)
 
 
 def with_phases(ops: Sequence[Op], phased: PhasedGroups) -> list[Op]:

@@ -130,9 +130,8 @@ class RoleWorker:
             CheckpointError: when the parts do not hold this model.
         """
         if self._trainer is not None:
-            self.residence.onload(MODEL)
-            self.residence.onload(OPTIMIZER)
-            self._trainer.load_state(parts)
+            with self.residence.present(MODEL), self.residence.present(OPTIMIZER):
+                self._trainer.load_state(parts)
 
     def phase(self, action: Action, level: int) -> None:
         """Have what is trained leave memory or come back, or a rollout engine sleep or wake.
@@ -153,6 +152,11 @@ class RoleWorker:
             self.model.requires_grad_(False)
         else:
             self._trainer = Trainer(passes, optimizer, total_steps=total_steps, dropout=dropout, role=role)
+
+    def _start_offloaded(self) -> None:
+        """Leave the device to others, if the group's spec says so, until a call needs the weights."""
+        if self.group.model.offload and self.group.follows is None:
+            self.residence.offload(MODEL)
 
     def _models(self) -> Iterator[PreTrainedModel]:
         """The models whose weights this rank holds."""

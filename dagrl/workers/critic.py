@@ -51,6 +51,7 @@ class CriticWorker(RoleWorker):
             self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=parallel
         )
         self._train(self._scorer, total_steps=total_steps, dropout=False, role="critic")
+        self._start_offloaded()
 
     @DistProfiler.annotate()
     def compute_values(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> Float32[Tensor, "B T"]:

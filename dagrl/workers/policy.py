@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -80,9 +81,11 @@ class PolicyWorker(RoleWorker):
         )
         self._train(self._scorer, total_steps=total_steps, dropout=spec.dropout, role="actor")
         self._syncs = 0
+        self._start_offloaded()
         self._rollout = self._make_rollout() if rollout else None
         if self._rollout_model is None:
-            self.sync_rollout()
+            with self._room_to_sync():
+                self.sync_rollout()
 
     def apply_chat_template(self, messages: Objects[Sequence[Message]]) -> list[list[int]]:
         """Token ids of each prompt, generation prompt included; equal prompts are tokenised once."""
@@ -183,8 +186,21 @@ class PolicyWorker(RoleWorker):
         Raises:
             CheckpointError: when the parts do not hold this model.
         """
-        super().load_state(parts)
-        self.sync_rollout()
+        with self._room_to_sync():
+            super().load_state(parts)
+            self.sync_rollout()
+
+    @contextmanager
+    def _room_to_sync(self) -> Generator[None]:
+        """Outside the plan's phases: where trained weights are offloaded, have them and the cache there by turns."""
+        turns = self._rollout is not None and self.group.model.offload and self.group.follows is None
+        if self._rollout is not None and turns:
+            self._rollout.sleep()
+            self._rollout.wake((WEIGHTS,))
+        with self.residence.present(MODEL):
+            yield
+        if self._rollout is not None and turns:
+            self._rollout.wake((KV_CACHE,))
 
     def _models(self) -> Iterator[PreTrainedModel]:
         yield self.model

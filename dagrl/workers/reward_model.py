@@ -58,6 +58,7 @@ class RewardModelWorker(RoleWorker):
             micro_batch_tokens=spec.micro_batch_tokens,
             parallel=parallel,
         )
+        self._start_offloaded()
 
     @DistProfiler.annotate()
     def score(

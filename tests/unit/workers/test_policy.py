@@ -18,8 +18,11 @@ POOL = ResourcePool("main", [0])
 PROMPTS = [[{"role": "user", "content": f"{a} {a + 7}"}] for a in range(300, 332)]
 
 
-def worker(model: str = "zoo:tiny", *, trains: bool = True, rollout: bool = True, precision="bf16") -> PolicyWorker:
-    spec = policy(model, optimizer=adamw(lr=1e-2, max_grad_norm=None) if trains else None, precision=precision)
+def worker(
+    model: str = "zoo:tiny", *, trains: bool = True, rollout: bool = True, precision="bf16", offload: bool = False
+) -> PolicyWorker:
+    optimizer = adamw(lr=1e-2, max_grad_norm=None) if trains else None
+    spec = policy(model, optimizer=optimizer, precision=precision, offload=offload)
     return PolicyWorker(WorkerGroup("actor", spec, pool=POOL), total_steps=10, rollout=rollout)
 
 
@@ -203,3 +206,14 @@ def test_offloaded_weights_are_saved_and_stay_away(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "model.safetensors").exists()
     with pytest.raises(EngineError, match="is offloaded"):
         actor.sync_rollout()
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_is_to_be_offloaded_starts_away_and_generates_at_once(trains: bool) -> None:
+    actor, plain = worker(offload=True, trains=trains), worker(trains=trains)
+    samples, tokens = sample(actor)
+    assert torch.equal(samples.responses, sample(plain)[0].responses)
+    with pytest.raises(EngineError, match="is offloaded"):
+        actor.compute_logprobs(tokens)
+    actor.phase("onload_model", 1)
+    assert torch.equal(actor.compute_logprobs(tokens).logprobs, plain.compute_logprobs(tokens).logprobs)
