@@ -199,7 +199,8 @@ def test_hf_generates_from_trained_weights_so_these_stay(toy) -> None:
 
 def test_a_group_that_has_its_pool_alone_comes_once(toy) -> None:
     far = WorkerGroup("ref", policy("zoo:tiny", offload=True), pool=ResourcePool("far", process_on_nodes=[1]))
-    plan = compile_pipelines([grpo(toy, actor("hf"), far)], Machine("ray", (2,), 2))[0]
+    main = ResourcePool("main", process_on_nodes=[1])
+    plan = compile_pipelines([grpo(toy, actor("hf", main), far)], Machine("ray", (2,), 2))[0]
     assert [op.id for op in plan.ops if isinstance(op, PhaseOp)] == ["onload_model:ref:ref"]
 
 
