@@ -60,13 +60,13 @@ class _Pool:
     def switches(self, op: Op) -> list[tuple[str, Action]]:
         """What must change before the op, as (group, action)."""
         wanted = _wanted(op, self)
-        gone = [
+        gone: list[tuple[str, Action]] = [
             (group, action)
             for part, action in _GOES.items()
             for group in self.groups
             if wanted.get((group, part)) is False and self.here[group, part] is not False
         ]
-        come = [
+        come: list[tuple[str, Action]] = [
             (group, action)
             for part, action in _COMES.items()
             for group in self.groups
