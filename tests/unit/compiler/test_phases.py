@@ -189,6 +189,17 @@ def test_the_optimizer_may_stay_while_its_group_scores(toy) -> None:
     ]  # fmt: skip
 
 
+def test_the_optimizer_does_not_leave_for_a_score_between_updates(toy) -> None:
+    group, frozen = offloaded("trainer"), WorkerGroup("frozen", policy("zoo:tiny", rollout="vllm"), pool=POOL)
+    with Pipeline("p") as p:
+        tokens = toy.draw(frozen, toy.source())
+        toy.nudge(group, tokens)
+        toy.watch(toy.old(group, tokens))
+        toy.nudge(group, tokens)
+    shown = steps_of(toy.plan_of(p))
+    assert shown[shown.index("onload_optimizer trainer") + 1 :] == ["nudge", "old", "nudge#2"]
+
+
 def test_hf_generates_from_trained_weights_so_these_stay(toy) -> None:
     plan = toy.plan_of(grpo(toy, offloaded("actor", "hf"), toy.group("ref", trains=False)))
     assert steps_of(plan) == [
