@@ -11,7 +11,7 @@ from rollout_servers import free_port, recorded_server, start
 
 from dagrl.engines.rollout.base import request_seeds
 from dagrl.engines.rollout.server import ServerRollout
-from dagrl.engines.rollout.server_start import Found, find_servers
+from dagrl.engines.rollout.server_start import find_servers
 from dagrl.engines.weights import TrainedWeights, layout_of
 from dagrl.errors import ConfigError, EngineError
 from dagrl.graph.roles import Sampling
@@ -47,7 +47,7 @@ def impatient(urls, model, seconds, **options):
     found = find_servers(spec, vocab_size=VOCAB, takes_weights=spec.weights_folder is not None)
     engine = ServerRollout(
         spec,
-        Found(found.servers, CONTEXT),
+        found._replace(context_length=CONTEXT),
         layout=layout_of(model),
         stop_token_ids=STOPS,
         pad_token_id=0,
