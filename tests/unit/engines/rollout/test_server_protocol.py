@@ -324,13 +324,13 @@ def test_weights_need_a_server_that_takes_them(recorded, model, tmp_path) -> Non
 
 def test_a_server_that_was_started_again_draws_nothing_before_the_next_sync(model, tmp_path) -> None:
     with recorded_server() as (first, one), recorded_server() as (second, two):
-        engine = ready([first, second], model, weights_folder=str(tmp_path))
+        engine = ready([first, second], model, weights_folder=str(tmp_path), concurrency=2)
         two.born = 2.0
         draw(engine, 8)
         assert (len(one.rows), len(two.rows)) == (8, 0)
         engine.load_weights(weights(model), 2)
         one.delay = 0.1
-        draw(engine, 80)
+        draw(engine, 40)
         assert len(two.rows) > 0
 
 
