@@ -169,6 +169,13 @@ def _error(message):
 def recorded_server(port=0):
     """A ``RecordedServer`` and its address; it is gone afterwards."""
     recorded = RecordedServer()
+    with listening(recorded, port) as url:
+        yield url, recorded
+
+
+@contextmanager
+def listening(responder, port=0):
+    """The address at which ``responder.answer`` says what is answered; it is gone afterwards."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -176,7 +183,7 @@ def recorded_server(port=0):
         def _respond(self):
             length = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(length)) if length else {}
-            status, headers, answer = recorded.answer(self.command, self.path, self.headers, body)
+            status, headers, answer = responder.answer(self.command, self.path, self.headers, body)
             if status == 0:  # cut off
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -197,7 +204,7 @@ def recorded_server(port=0):
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{http.server_address[1]}/v1", recorded
+            yield f"http://127.0.0.1:{http.server_address[1]}/v1"
         finally:
             http.shutdown()
             thread.join()

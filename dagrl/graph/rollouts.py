@@ -66,16 +66,21 @@ def server(
     concurrency: int = 64,
     timeout_s: float = 600.0,
 ) -> RolloutSpec:
-    """Servers with vLLM's completions protocol and token ids, for ``policy(..., rollout=server([...]))``.
+    """Servers of vLLM or SGLang, for ``policy(..., rollout=server([...]))``; which of the two they are is found.
 
     ``urls`` are their base addresses, such as ``http://host:8000/v1``; rows go to whichever is free, at most
     ``concurrency`` at once to each from one process. A row that has no answer after ``timeout_s`` seconds goes to
-    another server. ``api_key`` is sent as a bearer token; ``served_model`` is needed where a server has several.
+    another server. ``api_key`` is sent as a bearer token; ``served_model`` is needed where one of vLLM has several.
 
-    They must serve the group's model, with ``--logprobs-mode processed_logprobs``. A model that is trained needs a
-    ``weights_folder`` that is at the same path for the trainer and all servers, and servers started with
-    ``VLLM_SERVER_DEV_MODE=1``: each sync writes the weights there and has every server load them. Give such servers
-    no other users, and no address that strangers reach.
+    They must serve the group's model: vLLM's with ``--logprobs-mode processed_logprobs``, SGLang's with
+    ``--enable-deterministic-inference``. A model that is trained needs a ``weights_folder`` that is at the same path
+    for the trainer and all servers, and vLLM's servers then ``VLLM_SERVER_DEV_MODE=1`` in their environment: each sync
+    writes the weights there and has every server load them. Give such servers no other users, and no address that
+    strangers reach.
+
+    SGLang's are asked by its documented protocol, in versions whose ``/v1/completions`` takes ``return_token_ids``
+    (July 2026). They give no log-probs for ``top_k`` and ``top_p``, and also stop at the end-of-sequence tokens of the
+    model's configs and tokenizer: one that is not among the policy's ``stop_tokens`` ends the run.
     """
     given: Any = urls if isinstance(urls, str) else tuple(urls)
     return RolloutSpec(

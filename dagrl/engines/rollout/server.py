@@ -1,4 +1,4 @@
-"""Rollout by HTTP servers with the completions protocol and token ids, as vLLM's.
+"""Rollout by HTTP servers with the completions protocol and token ids: vLLM's, or SGLang's.
 
 The weights are the servers' own, or handed over by a folder that they share with the trainer.
 """
@@ -23,9 +23,9 @@ from dagrl.engines.rollout.base import (
     samples_of,
 )
 from dagrl.engines.rollout.in_background import items_of
-from dagrl.engines.rollout.server_client import Client, Server, connected
+from dagrl.engines.rollout.server_client import Server, connected
 from dagrl.engines.rollout.server_rows import Patience, Spread
-from dagrl.engines.rollout.server_start import Found, drawn_tokens, find_servers, same_processes
+from dagrl.engines.rollout.server_start import Found, find_servers, mark_lost
 from dagrl.engines.rollout.server_weights import FolderHandover
 from dagrl.engines.weights import Arrivals, Layout, Weights
 from dagrl.errors import EngineError
@@ -59,7 +59,7 @@ def start_server_rollout(
     limits = [limit for limit in (context_length, found.context_length) if limit is not None]
     return ServerRollout(
         spec,
-        Found(found.servers, min(limits, default=None)),
+        found._replace(context_length=min(limits, default=None)),
         layout=layout,
         stop_token_ids=stop_token_ids,
         pad_token_id=pad_token_id,
@@ -83,8 +83,9 @@ class ServerRollout(StatefulRollout):
     ) -> None:
         super().__init__("server")
         self._spec = spec
-        self._servers, self._context_length = found
-        self._handover = None if spec.weights_folder is None else FolderHandover(spec, Path(spec.weights_folder))
+        self._servers, self._dialect, self._context_length = found
+        folder = None if spec.weights_folder is None else Path(spec.weights_folder)
+        self._handover = None if folder is None else FolderHandover(spec, folder, self._dialect)
         self._hands_over = hands_over
         self._layout = layout
         self._stops = sorted(stop_token_ids)
@@ -109,6 +110,7 @@ class ServerRollout(StatefulRollout):
         """The rows of ``generate`` as they finish, each with its place among the prompts."""
         self._state.may_generate()
         check_vllm_temperature(sampling.temperature)
+        self._dialect.check_sampling(sampling)
         check_request(prompts, seeds, sampling, self._context_length)
         limits = response_limits(prompts, sampling.max_new_tokens, self._context_length).tolist()
         rows = zip(prompts, request_seeds(seeds), limits, strict=True)
@@ -135,7 +137,7 @@ class ServerRollout(StatefulRollout):
         for _ in arrivals:
             pass
         for server in self._servers:
-            server.born, server.lost = None, None
+            server.mark, server.lost = None, None
 
     def _drawn(self, questions: Sequence[dict[str, Any]]) -> Iterator[tuple[int, Response]]:
         if not questions:
@@ -143,7 +145,7 @@ class ServerRollout(StatefulRollout):
         progress = Progress(len(questions), "responses")
         try:
             if self._handover is not None:
-                same_processes(self._spec, self._servers)
+                mark_lost(self._spec, self._dialect, self._servers)
             with closing(items_of(lambda put: self._ask_all(questions, put))) as rows:
                 for row, response in rows:
                     progress.advance()
@@ -156,34 +158,27 @@ class ServerRollout(StatefulRollout):
         async with connected(self._spec.api_key, self._spec.timeout_s) as client:
 
             async def ask(server: Server, row: int) -> Response:
-                return await _answer(client, server, questions[row])
+                asked = server.asked(questions[row])
+                answer = await client.post(server, "/v1/completions", asked)
+                return self._dialect.response(server, asked, answer)
 
             await Spread(self._servers, len(questions), ask, self._patience).run(put)
 
     def _question(self, prompt: Sequence[int], seed: int, limit: int, sampling: Sampling) -> dict[str, Any]:
-        """A request of the completions protocol, with vLLM's additions; the server's own defaults never count."""
+        """A request of the completions protocol; the server's own defaults never count."""
         return {
             "prompt": list(prompt),
             "max_tokens": limit,
-            "seed": seed,
+            "seed": seed & (2**self._dialect.seed_bits - 1),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
             "min_p": 0.0,
             "repetition_penalty": 1.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "stop": list(sampling.stop),
-            "include_stop_str_in_output": True,
             "stop_token_ids": self._stops,
-            "ignore_eos": True,  # those of the policy alone end a response
             "logprobs": 0,
             "return_token_ids": True,
-            "add_special_tokens": False,
+            **self._dialect.additions(sampling),
         }
-
-
-async def _answer(client: Client, server: Server, question: dict[str, Any]) -> Response:
-    answer = await client.post(server, "/v1/completions", {"model": server.model, **question})
-    tokens, logprobs = drawn_tokens(answer)
-    return Response(tokens, logprobs, answer["choices"][0].get("finish_reason") == "length")

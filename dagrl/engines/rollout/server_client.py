@@ -16,7 +16,6 @@ _CONNECT_SECONDS = 10.0
 _TEXT_SHOWN = 300
 #: The answers that another try may change, beside those of 500 and above: too early, too many.
 _PASSING = frozenset({408, 425, 429})
-_START_TIME = re.compile(r"^process_start_time_seconds(?:\{.*\})? (\S+)", re.MULTILINE)
 
 
 class Unavailable(Exception):
@@ -42,20 +41,25 @@ class Refused(Exception):
 
 @dataclass(eq=False)
 class Server:
-    """A server, as it was found: the model it serves, and when its process began (None: it does not say).
+    """A server, as it was found: the model that it is asked for by name, and the mark of the weights it has.
 
-    ``lost`` is why no more rows are sent to it.
+    The mark stays the same for as long as it has these weights (None: it does not say); ``lost`` is why no more rows
+    are sent to it. A server without a name of a model has one only.
     """
 
     url: str
-    model: str = ""
-    born: str | None = None
+    model: str | None = None
+    mark: str | None = None
     lost: str | None = None
 
     @property
     def root(self) -> str:
         """The address without the version of the protocol."""
         return self.url.rstrip("/").removesuffix("/v1")
+
+    def asked(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """A question to this server's model."""
+        return {**question} if self.model is None else {"model": self.model, **question}
 
 
 class Client:
@@ -78,14 +82,9 @@ class Client:
         """
         return await self._answer("POST", server, path, body, timeout)
 
-    async def start_time(self, server: Server) -> str | None:
-        """When the server's process began, as its metrics say; None where they do not."""
-        try:
-            text = await self._text("GET", server, "/metrics", None, _CONNECT_SECONDS)
-        except Refused:
-            return None
-        found = _START_TIME.search(text)
-        return found and found[1]
+    async def text(self, server: Server, path: str, *, timeout: float | None = None) -> str:
+        """The answer to a question without a body, which is not JSON."""
+        return await self._text("GET", server, path, None, timeout or self._timeout)
 
     async def _answer(
         self, method: str, server: Server, path: str, body: Mapping[str, Any] | None, timeout: float | None

@@ -7,13 +7,13 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
 from dagrl.engines.rollout.in_background import result_of
 from dagrl.engines.rollout.server_client import Client, Refused, Server, Unavailable, connected
+from dagrl.engines.rollout.server_dialect import Dialect
 from dagrl.engines.rollout.vllm_loading import buckets
 from dagrl.engines.weights import BUCKET_BYTES
 from dagrl.errors import EngineError
@@ -23,8 +23,9 @@ from dagrl.graph.rollouts import RolloutSpec
 class FolderHandover:
     """Writes weights to a new folder under ``weights_folder``, has all servers load them, and removes them again."""
 
-    def __init__(self, spec: RolloutSpec, weights_folder: Path) -> None:
+    def __init__(self, spec: RolloutSpec, weights_folder: Path, dialect: Dialect) -> None:
         self._spec = spec
+        self._dialect = dialect
         self._parent = weights_folder
 
     def load(self, weights: Iterable[tuple[str, Tensor]], servers: Sequence[Server]) -> None:
@@ -46,7 +47,7 @@ class FolderHandover:
     async def _loaded(self, folder: Path, servers: Sequence[Server]) -> None:
         async with connected(self._spec.api_key, self._spec.timeout_s) as client:
             results = await asyncio.gather(
-                *(_load(client, server, folder) for server in servers), return_exceptions=True
+                *(_load(client, server, self._dialect, folder) for server in servers), return_exceptions=True
             )
         for result in results:
             if isinstance(result, BaseException):
@@ -61,19 +62,9 @@ def write_weights(weights: Iterable[tuple[str, Tensor]], folder: Path, bucket_by
         save_file(copies, folder / f"model-{number:05}.safetensors", metadata={"format": "pt"})
 
 
-async def _load(client: Client, server: Server, folder: Path) -> None:
-    born = await _told(client.start_time(server), server)
-    call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-    await _told(client.post(server, "/collective_rpc", call), server)
-    emptied = await _told(client.post(server, "/reset_prefix_cache", {}), server)
-    if not isinstance(emptied, dict) or emptied.get("success") is not True:
-        raise EngineError(f"the prefix cache of the server {server.url} could not be emptied: it draws other rows")
-    server.born, server.lost = born, None
-
-
-async def _told(answer: Any, server: Server) -> Any:
-    """The answer, with the server's name in what goes wrong."""
+async def _load(client: Client, server: Server, dialect: Dialect, folder: Path) -> None:
     try:
-        return await answer
+        mark = await dialect.load(client, server, folder)
     except (Unavailable, Refused) as error:
         raise EngineError(f"the server {server.url} did not take the weights: {error}. Start it again") from error
+    server.mark, server.lost = mark, None

@@ -11,7 +11,7 @@ from rollout_servers import free_port, recorded_server, start
 
 from dagrl.engines.rollout.base import request_seeds
 from dagrl.engines.rollout.server import ServerRollout
-from dagrl.engines.rollout.server_start import Found, find_servers
+from dagrl.engines.rollout.server_start import find_servers
 from dagrl.engines.weights import TrainedWeights, layout_of
 from dagrl.errors import ConfigError, EngineError
 from dagrl.graph.roles import Sampling
@@ -47,7 +47,7 @@ def impatient(urls, model, seconds, **options):
     found = find_servers(spec, vocab_size=VOCAB, takes_weights=spec.weights_folder is not None)
     engine = ServerRollout(
         spec,
-        Found(found.servers, CONTEXT),
+        found._replace(context_length=CONTEXT),
         layout=layout_of(model),
         stop_token_ids=STOPS,
         pad_token_id=0,
@@ -324,13 +324,13 @@ def test_weights_need_a_server_that_takes_them(recorded, model, tmp_path) -> Non
 
 def test_a_server_that_was_started_again_draws_nothing_before_the_next_sync(model, tmp_path) -> None:
     with recorded_server() as (first, one), recorded_server() as (second, two):
-        engine = ready([first, second], model, weights_folder=str(tmp_path))
+        engine = ready([first, second], model, weights_folder=str(tmp_path), concurrency=2)
         two.born = 2.0
         draw(engine, 8)
         assert (len(one.rows), len(two.rows)) == (8, 0)
         engine.load_weights(weights(model), 2)
         one.delay = 0.1
-        draw(engine, 80)
+        draw(engine, 40)
         assert len(two.rows) > 0
 
 
