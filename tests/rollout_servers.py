@@ -148,7 +148,7 @@ class RecordedServer:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
             fault = self.faults.pop(0) if self.faults else None
-        time.sleep(self.delay)
+        time.sleep(self.delay if fault is None else 0.0)
         with self._lock:
             self._at_once -= 1
         if fault is not None:

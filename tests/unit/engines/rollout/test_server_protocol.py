@@ -18,6 +18,8 @@ from dagrl.graph.roles import Sampling
 from dagrl.graph.rollouts import server
 
 SAMPLING = Sampling(max_new_tokens=6)
+#: More rows than one server has at once, so that each server has some.
+MANY = 100
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,15 @@ def test_a_server_that_fails_only_is_lost_and_the_others_draw_its_rows(model) ->
         failing.faults = [(500, {})] * 100
         samples = draw(engine, 12)
         assert [tokens for tokens, _ in rows_of(samples)] == expected(12)
+
+
+@pytest.mark.timeout(60)
+def test_rows_that_a_lost_server_still_has_are_drawn_by_the_others(model) -> None:
+    with recorded_server() as (good, _), recorded_server() as (bad, hanging):
+        engine = impatient([bad, good], model, seconds=0.0)
+        hanging.faults, hanging.delay = [(500, {})], 30.0
+        assert [tokens for tokens, _ in rows_of(draw(engine, MANY))] == expected(MANY)
+        assert len(hanging.rows) > 1
 
 
 def test_a_row_that_fails_everywhere_ends_the_run(recorded, model) -> None:
@@ -324,13 +335,12 @@ def test_weights_need_a_server_that_takes_them(recorded, model, tmp_path) -> Non
 
 def test_a_server_that_was_started_again_draws_nothing_before_the_next_sync(model, tmp_path) -> None:
     with recorded_server() as (first, one), recorded_server() as (second, two):
-        engine = ready([first, second], model, weights_folder=str(tmp_path), concurrency=2)
+        engine = ready([first, second], model, weights_folder=str(tmp_path))
         two.born = 2.0
-        draw(engine, 8)
-        assert (len(one.rows), len(two.rows)) == (8, 0)
+        draw(engine, MANY)
+        assert (len(one.rows), len(two.rows)) == (MANY, 0)
         engine.load_weights(weights(model), 2)
-        one.delay = 0.1
-        draw(engine, 40)
+        draw(engine, MANY)
         assert len(two.rows) > 0
 
 
@@ -345,13 +355,13 @@ def test_a_server_that_is_gone_has_lost_its_weights_until_the_next_sync(model, t
         with recorded_server() as (second, _):
             engine = impatient([first, second], model, seconds=20, weights_folder=str(tmp_path))
         began = time.monotonic()
-        assert [tokens for tokens, _ in rows_of(draw(engine, 30))] == expected(30)
+        assert [tokens for tokens, _ in rows_of(draw(engine, MANY))] == expected(MANY)
         assert time.monotonic() - began < 5
         with recorded_server(port_of(second)) as (_, again):
-            draw(engine, 30)
+            draw(engine, MANY)
             assert again.rows == []
             engine.load_weights(weights(model), 2)
-            draw(engine, 90)
+            draw(engine, MANY)
             assert len(again.rows) > 0
 
 
