@@ -22,6 +22,7 @@ from dagrl.nodes import (
 class Config(grpo.Sampling):
     """The knobs: ``dagrl run pipelines/reinforce_pp.py --set n=8``."""
 
+    steps: int = 180
     batch_size: int = 512  # prompts per step
     n: int = 1
     clip: float = 0.2  # acts from the second mini-batch of a step on

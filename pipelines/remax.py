@@ -22,6 +22,7 @@ from dagrl.nodes import (
 class Config(grpo.Sampling):
     """The knobs: ``dagrl run pipelines/remax.py --set n=8``."""
 
+    steps: int = 180
     batch_size: int = 512  # prompts per step
     n: int = 1
     kl: float = 0.02  # what a nat of KL costs

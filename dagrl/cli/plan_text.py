@@ -11,7 +11,15 @@ _ROLES = {"Policy": "", "Critic": "critic, ", "RewardModel": "reward model, "}
 _PARALLEL = {"none": "", "replicate": ", whole in each process (replicate)", "fsdp": ", a share in each process (fsdp)"}
 
 #: What phase ops do, and how deep an engine sleeps.
-_PHASES = {"sleep": "sleep: the rollout engine", "wake_weights": "wake the weights", "wake_kv": "wake the KV cache"}
+_PHASES = {
+    "sleep": "sleep: the rollout engine",
+    "wake_weights": "wake the weights",
+    "wake_kv": "wake the KV cache",
+    "offload_model": "offload: the trained weights",
+    "offload_optimizer": "offload: the optimizer state",
+    "onload_model": "onload: the trained weights",
+    "onload_optimizer": "onload: the optimizer state",
+}
 _LEVELS = {1: ", its weights are kept", 2: ", its weights are dropped"}
 
 #: What the functions over whole mini-batches cost.

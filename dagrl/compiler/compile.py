@@ -10,7 +10,7 @@ from dagrl.compiler.check_resources import resource_problems
 from dagrl.compiler.check_training import untrained_problems
 from dagrl.compiler.machine import LOCAL, Machine
 from dagrl.compiler.parallel import parallel_strategy
-from dagrl.compiler.phases import sleeping_groups
+from dagrl.compiler.phases import PhasedGroups, phased_groups
 from dagrl.compiler.place import place
 from dagrl.compiler.plan import GroupPlan, Plan, PoolPlan
 from dagrl.compiler.prune import prune
@@ -40,8 +40,8 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
         faulty = dict.fromkeys(pipeline.name for pipeline in pipelines if found[pipeline])
         raise CompileError(in_file_order(problems), ",".join(faulty) or pipelines[0].name)
     rollout_groups = _rollout_groups(pipelines)
-    sleeping = sleeping_groups(pipelines, rollout_groups)
-    return tuple(_plan(pipeline, rows[pipeline], machine, rollout_groups, sleeping) for pipeline in pipelines)
+    phased = phased_groups(pipelines, groups, rollout_groups)
+    return tuple(_plan(pipeline, rows[pipeline], machine, rollout_groups, phased) for pipeline in pipelines)
 
 
 def _rollout_groups(pipelines: Sequence[Pipeline]) -> tuple[WorkerGroup, ...]:
@@ -56,7 +56,7 @@ def _plan(
     rows: Rows,
     machine: Machine,
     rollout_groups: Sequence[WorkerGroup],
-    sleeping: Sequence[WorkerGroup],
+    phased: PhasedGroups,
 ) -> Plan:
     pruned = prune(pipeline, rows)
     live, aliases = alias(pipeline, rows, pruned)
@@ -65,7 +65,7 @@ def _plan(
         machine=machine,
         pools=_pool_plans(live.calls, machine),
         groups=_group_plans(live.calls, machine, rollout_groups),
-        ops=schedule(rows, live, aliases, canaries(pipeline, live), rollout_groups, sleeping, pipeline.loops),
+        ops=schedule(rows, live, aliases, canaries(pipeline, live), rollout_groups, phased, pipeline.loops),
         pruned=pruned.pruned,
         aliased=aliases.aliased,
         kept=aliases.kept,

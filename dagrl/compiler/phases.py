@@ -1,15 +1,17 @@
-"""Phase pass: when rollout engines that share processes with training sleep and wake, with few switches.
+"""Phase pass: what of the groups that share processes is in memory when, with few switches.
 
-Only an engine that can sleep has phases, and only where its processes also run calls on training weights. On such a
-pool the ops take turns: one that fits the present phase comes before one that needs a switch, as far as data allows.
-What phase a step finds is not known (another pipeline may have run before), and waking what is awake changes nothing,
-so each plan switches before its first op. A loop is of the rollout phase, whatever its rounds score.
+A rollout engine that can sleep has phases where its processes also run calls on training weights; a group that is
+offloaded starts away from its device and comes for its own calls. On such a pool the ops take turns: one that
+fits the present phase comes before one that needs a switch, as far as data allows. What phase a step finds is not known
+(another pipeline may have run before), and bringing what is there changes nothing, so each plan switches before its
+first op. A loop is of the rollout phase, whatever its rounds score.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from dagrl.compiler.plan import Action, FreeOp, LoopOp, Op, PhaseOp, RunOp, SyncOp
 from dagrl.graph.pipeline import Pipeline
@@ -18,13 +20,39 @@ from dagrl.graph.specs import WorkerGroup
 #: The engines that give memory back.
 SLEEPING_ENGINES = frozenset({"vllm"})
 
+_ENGINE = ("weights", "kv_cache")
+#: What brings each part, in the order in which parts come, and what takes it away.
+_COMES: Mapping[str, Action] = {
+    "model": "onload_model",
+    "weights": "wake_weights",
+    "kv_cache": "wake_kv",
+    "optimizer": "onload_optimizer",
+}
+_GOES: Mapping[str, Action] = {
+    "optimizer": "offload_optimizer",
+    "model": "offload_model",
+    "weights": "sleep",
+    "kv_cache": "sleep",
+}
+
+#: A group and a part of what it holds.
+Part = tuple[str, str]
+
+
+class PhasedGroups(NamedTuple):
+    """The groups of a run that switch phases: those whose engine sleeps, and those whose training is offloaded."""
+
+    sleeping: tuple[WorkerGroup, ...] = ()
+    offloaded: tuple[WorkerGroup, ...] = ()
+
 
 @dataclass
 class _Pool:
-    """The phases of one pool as the pass walks on: what of each engine is awake; None as long as it is not known."""
+    """The phases of one pool as the pass walks on: whether each part is there; None as long as it is not known."""
 
     name: str
-    awake: dict[str, frozenset[str] | None]
+    groups: dict[str, WorkerGroup] = field(default_factory=dict[str, WorkerGroup])
+    here: dict[Part, bool | None] = field(default_factory=dict[Part, bool | None])
     #: The last switch, and what has used the pool since then.
     switch: str | None = None
     users: list[str] = field(default_factory=list[str])
@@ -32,50 +60,94 @@ class _Pool:
     def switches(self, op: Op) -> list[tuple[str, Action]]:
         """What must change before the op, as (group, action)."""
         wanted = _wanted(op, self)
-        slept = [(group, "sleep") for group in self.awake if wanted.get(group) == frozenset() != self.awake[group]]
-        woken = [
+        gone: list[tuple[str, Action]] = [
             (group, action)
-            for action, part in _PARTS.items()
-            for group, parts in wanted.items()
-            if part in parts and part not in (self.awake[group] or ())
+            for part, action in _GOES.items()
+            for group in self.groups
+            if wanted.get((group, part)) is False and self.here[group, part] is not False
         ]
-        return [*slept, *woken]  # pyright: ignore[reportReturnType] - the actions are literals
+        come: list[tuple[str, Action]] = [
+            (group, action)
+            for part, action in _COMES.items()
+            for group in self.groups
+            if wanted.get((group, part)) and not self.here[group, part]
+        ]
+        return [*dict.fromkeys(gone), *come]
+
+    def switched(self, group: str, action: Action) -> None:
+        """Note what the action has brought or taken away."""
+        self.here |= {(group, part): True for part, brings in _COMES.items() if brings == action}
+        self.here |= {(group, part): False for part, takes in _GOES.items() if takes == action}
 
 
-_PARTS: Mapping[Action, str] = {"wake_weights": "weights", "wake_kv": "kv_cache"}
-_ALL = frozenset(_PARTS.values())
-
-
-def sleeping_groups(pipelines: Sequence[Pipeline], groups: Sequence[WorkerGroup]) -> tuple[WorkerGroup, ...]:
-    """Those of the groups that generate whose engine sleeps while other calls of the run have its processes."""
+def phased_groups(
+    pipelines: Sequence[Pipeline], groups: Sequence[WorkerGroup], rollout_groups: Sequence[WorkerGroup]
+) -> PhasedGroups:
+    """Those of the run's groups that switch phases, of which ``rollout_groups`` generate."""
     calls = [call for pipeline in pipelines for call in pipeline.calls]
     train = {call.group.pool.name for call in calls if call.group is not None and call.contract.needs != "rollout"}
-    return tuple(
-        group for group in groups if group.model.rollout.engine in SLEEPING_ENGINES and group.pool.name in train
-    )
+    sleeping = [
+        group for group in rollout_groups if group.model.rollout.engine in SLEEPING_ENGINES and group.pool.name in train
+    ]
+    offloaded = [group for group in groups if group.model.offload and group.follows is None]
+    return PhasedGroups(tuple(sleeping), tuple(offloaded))
 
 
-def with_phases(ops: Sequence[Op], groups: Sequence[WorkerGroup]) -> list[Op]:
-    """The ops with those that switch the phases of the groups, which are those that sleep in the run."""
+def with_phases(ops: Sequence[Op], phased: PhasedGroups) -> list[Op]:
+    """The ops with those that switch the phases of the groups."""
     pools: dict[str, _Pool] = {}
-    for group in groups:
-        pools.setdefault(group.pool.name, _Pool(group.pool.name, {})).awake[group.name] = None
+    for group in phased.sleeping:
+        _add(pools, group, _ENGINE)
+    for group in phased.offloaded:
+        _add(pools, group, ("model",) if group.model.optimizer is None else ("model", "optimizer"))
     return _with_levels(list(_scheduled(list(ops), pools))) if pools else list(ops)
 
 
-def _wanted(op: Op, pool: _Pool) -> dict[str, frozenset[str]]:
-    """The parts of each engine that an op wants awake, none for one that must sleep; others may be as they are."""
+def _add(pools: dict[str, _Pool], group: WorkerGroup, parts: Sequence[str]) -> None:
+    pool = pools.setdefault(group.pool.name, _Pool(group.pool.name))
+    pool.groups[group.name] = group
+    pool.here |= {(group.name, part): None for part in parts}
+
+
+def _wanted(op: Op, pool: _Pool) -> dict[Part, bool]:
+    """The parts that an op wants there, and those that it wants away; the others may be as they are."""
     match op:
         case LoopOp():
-            own = {inner.group for inner in op.ops if inner.pool == pool.name and inner.needs == "rollout"}
-            scores = any(inner.pool == pool.name and inner.group is not None for inner in op.ops)
-            return {group: _ALL if group in own else frozenset() for group in pool.awake} if scores else {}
+            inner = [one for one in op.ops if one.pool == pool.name and one.group is not None]
+            return _only({part for one in inner for part in _used(one, pool)}, pool) if inner else {}
         case RunOp() if op.group is not None and op.pool == pool.name:
-            return {group: _ALL if (group, "rollout") == (op.group, op.needs) else frozenset() for group in pool.awake}
-        case SyncOp() if op.group in pool.awake:
-            return {op.group: frozenset({"weights"})}
+            wanted = _only(_used(op, pool), pool)
+            # Which of its own it does not use may stay: the update needs both soon.
+            kept = {(op.group, "optimizer")} if op.needs != "rollout" and not op.mutates else set[Part]()
+            return {part: there for part, there in wanted.items() if part not in kept}
+        case SyncOp():
+            return _wanted_by_sync(op, pool)
         case _:
             return {}
+
+
+def _only(used: set[Part], pool: _Pool) -> dict[Part, bool]:
+    return {part: part in used for part in pool.here}
+
+
+def _used(op: RunOp, pool: _Pool) -> set[Part]:
+    """The parts that a call on a group computes with."""
+    group = op.group or ""
+    if op.needs != "rollout":
+        return {(group, "model"), *([(group, "optimizer")] if op.mutates else [])}
+    # `hf` may generate from the trained weights themselves.
+    own = pool.groups[group].model.rollout.engine == "hf" if group in pool.groups else False
+    return {(group, part) for part in (*_ENGINE, *(["model"] if own else []))}
+
+
+def _wanted_by_sync(op: SyncOp, pool: _Pool) -> dict[Part, bool]:
+    """New weights go from the trained ones into an engine whose cache need not be there, and nothing else."""
+    source, at = op.source or op.group, op.source_pool or op.pool
+    if pool.name not in (op.pool, at):
+        return {}
+    used = {(source, "model"), (op.group, "weights")} & pool.here.keys()
+    away = {part for part in pool.here if part[1] in ("model", "optimizer")} - used
+    return dict.fromkeys(used, True) | dict.fromkeys(away, False) if used else {}
 
 
 def _scheduled(waiting: list[Op], pools: Mapping[str, _Pool]) -> Iterator[Op]:
@@ -97,8 +169,7 @@ def _switched(pool: _Pool, op: Op) -> Iterator[PhaseOp]:
         last: list[str] = [] if pool.switch is None else [pool.switch]
         before = tuple(dict.fromkeys([*pool.users, *last]))
         pool.switch, pool.users = f"{action}:{group}:{op.id}", []
-        parts = pool.awake[group] or frozenset()
-        pool.awake[group] = frozenset() if action == "sleep" else parts | {_PARTS[action]}
+        pool.switched(group, action)
         yield PhaseOp(pool.switch, pool.name, group, action, before)
 
 

@@ -83,16 +83,19 @@ class SyncOp:
         return self.source in ("", self.group)
 
 
-#: What a phase op does with a group's rollout engine.
-Action = Literal["sleep", "wake_weights", "wake_kv"]
+#: What a phase op does with a group's rollout engine, or with what the group trains.
+Action = Literal[
+    "sleep", "wake_weights", "wake_kv", "offload_model", "offload_optimizer", "onload_model", "onload_optimizer"
+]
 
 
 @dataclass(frozen=True)
 class PhaseOp:
     """Have the rollout engine of a group sleep, so that training has its memory, or wake its weights or KV cache.
 
-    ``level`` is how deep it sleeps: at 1 it keeps its weights outside the accelerator, at 2 it drops them, since a sync
-    brings new ones before it generates.
+    Or the other way round: what the group trains goes to the host's memory, or comes back. ``level`` is how deep an
+    engine sleeps: at 1 it keeps its weights outside the accelerator, at 2 it drops them, since a sync brings new ones
+    before it generates.
     """
 
     id: str

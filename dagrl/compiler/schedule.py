@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dagrl.compiler.alias import Aliases
 from dagrl.compiler.loops import outside_readers, with_loops
-from dagrl.compiler.phases import with_phases
+from dagrl.compiler.phases import PhasedGroups, with_phases
 from dagrl.compiler.place import place
 from dagrl.compiler.plan import CanaryPlan, FreeOp, Input, Op, RunOp, SyncOp
 from dagrl.compiler.prune import Liveness
@@ -23,15 +23,15 @@ def schedule(
     aliases: Aliases,
     canaries: Mapping[str, CanaryPlan],
     rollout_groups: Sequence[WorkerGroup],
-    sleeping: Sequence[WorkerGroup],
+    phased: PhasedGroups,
     loops: Mapping[str, Refill],
 ) -> tuple[Op, ...]:
     """The ops of one step; those of each `refill` block of ``loops`` are one.
 
     Around a mutating call program order holds on its group: calls above it read the old weights, calls
     below it the new ones. ``rollout_groups`` generate somewhere in the run, so a mutation is followed by a sync of
-    each of them that generates from these weights: the group itself, and those that follow it. Those of
-    them that are ``sleeping`` while others train switch phases.
+    each of them that generates from these weights: the group itself, and those that follow it. The
+    ``phased`` ones are in memory by turns.
     """
     ops: list[Op] = []
     pools = place(live.calls)
@@ -47,7 +47,7 @@ def schedule(
         if call.contract.mutates:
             weights.mutated(run.id)
             ops += weights.syncs([group for group in rollout_groups if group.leader == call.group], run.id)
-    return _with_frees(live, with_phases(with_loops(ops, live, loops), sleeping))
+    return _with_frees(live, with_phases(with_loops(ops, live, loops), phased))
 
 
 class _Weights:

@@ -121,6 +121,11 @@ class Trainer:
         """The tensors of the optimizer's state; none before the first step."""
         return (value for state in self._optimizer.state.values() for value in state.values() if torch.is_tensor(value))
 
+    def move_optimizer(self, device: torch.device) -> None:
+        """Have the tensors of the optimizer's state on a device."""
+        for state in self._optimizer.state.values():
+            state |= {name: value.to(device) for name, value in state.items() if torch.is_tensor(value)}
+
     def state(self) -> WorkerState:
         """This rank's part of weights, optimizer and random numbers."""
         return take_state(self.scorer.model, self._optimizer, self._parallel)

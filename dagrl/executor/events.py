@@ -148,7 +148,7 @@ class WeightsSynced(Event):
 
 @dataclass(frozen=True)
 class PhaseSwitched(Event):
-    """The rollout engine of a group has gone to sleep, or a part of it has woken: the ``action`` of a phase op."""
+    """A part of what a group holds has come into memory or has left it: the ``action`` of a phase op."""
 
     pipeline: str
     step: int

@@ -83,7 +83,7 @@ class Teller:
         self._emit(WeightsSynced(time.time(), *self._walk, op.group, seconds))
 
     def switched(self, op: PhaseOp, seconds: float) -> None:
-        """A rollout engine sleeps or is awake."""
+        """Some part of a group is in memory now, or away."""
         self._emit(PhaseSwitched(time.time(), *self._walk, op.id, op.group, op.action, seconds))
 
     def freed(self, op: FreeOp, num_bytes: int) -> None:

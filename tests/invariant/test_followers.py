@@ -72,6 +72,13 @@ def test_a_follower_in_this_process_changes_no_number(precision: str, tmp_path: 
     assert [line["step"] for line in timed] == [1, 2, 3]
 
 
+def test_a_leader_that_is_offloaded_feeds_its_follower(tmp_path: Path) -> None:
+    together = train(tmp_path / "together", None)
+    away = ("precision=cfg.precision, rollout=cfg.rollout)", "precision=cfg.precision, offload=True)")
+    followed = train(tmp_path / "followed", edited_pipeline(tmp_path, *APART, away))
+    assert_identical(together, followed)
+
+
 def test_a_group_whose_leader_is_not_in_the_run_has_its_own_weights(tmp_path: Path) -> None:
     """What only evaluates never trains, and draws from what the files say."""
     pool = ResourcePool("main", [1])

@@ -20,8 +20,16 @@ from dagrl.tui.tree_drawing import draw_tree
 
 _MOST_ALIASES = 2
 _MOST_NAME, _TIME, _DETAIL = 24, 14, 21
-#: What a rollout engine that shares its devices with training does since its last switch.
-_PHASES = {"sleep": "rollout asleep", "wake_weights": "rollout takes weights", "wake_kv": "rollout awake"}
+#: The last that groups which share devices have done to make room for each other.
+_PHASES = {
+    "sleep": "rollout asleep",
+    "wake_weights": "rollout takes weights",
+    "wake_kv": "rollout awake",
+    "offload_model": "weights offloaded",
+    "offload_optimizer": "optimizer offloaded",
+    "onload_model": "weights onloaded",
+    "onload_optimizer": "optimizer onloaded",
+}
 _BUSY = ("running", "stalled", "failed")
 #: In fewer cells a list has short times and details.
 _NARROW, _SHORT_TIME = 60, 8

@@ -159,3 +159,101 @@ def test_phases_survive_json_and_are_printed(toy) -> None:
 def test_colocated_pools_of_many_processes_have_them_too(toy) -> None:
     plans = compile_pipelines([grpo(toy, actor(), toy.group("ref", trains=False))], Machine("ray", (2,), 2))
     assert sum(isinstance(op, PhaseOp) for op in plans[0].ops) == 4
+
+
+def offloaded(name: str, engine: str = "vllm", *, trains: bool = True) -> WorkerGroup:
+    optimizer = adamw(lr=0.1) if trains else None
+    return WorkerGroup(name, policy("zoo:tiny", optimizer=optimizer, rollout=engine, offload=True), pool=POOL)
+
+
+def test_what_is_offloaded_is_there_for_its_own_calls_alone(toy) -> None:
+    plan = toy.plan_of(grpo(toy, offloaded("actor"), offloaded("ref", trains=False)))
+    assert steps_of(plan) == [
+        "offload_optimizer actor", "offload_model actor", "offload_model ref", "wake_weights actor",
+        "wake_kv actor", "draw", "sleep actor", "onload_model ref", "ref",
+        "offload_model ref", "onload_model actor", "onload_optimizer actor", "nudge",
+        "offload_optimizer actor", "wake_weights actor", "sync:actor@v+1",
+    ]  # fmt: skip
+
+
+def test_the_optimizer_may_stay_while_its_group_scores(toy) -> None:
+    group = offloaded("actor")
+    with Pipeline("p") as p:
+        tokens = toy.draw(group, toy.source())
+        toy.watch(toy.old(group, tokens))
+        toy.nudge(group, tokens)
+    shown = steps_of(toy.plan_of(p))
+    assert shown[shown.index("sleep actor") :] == [
+        "sleep actor", "onload_model actor", "old", "onload_optimizer actor", "nudge",
+        "offload_optimizer actor", "wake_weights actor", "sync:actor@v+1",
+    ]  # fmt: skip
+
+
+def test_the_optimizer_does_not_leave_for_a_score_between_updates(toy) -> None:
+    group, frozen = offloaded("trainer"), WorkerGroup("frozen", policy("zoo:tiny", rollout="vllm"), pool=POOL)
+    with Pipeline("p") as p:
+        tokens = toy.draw(frozen, toy.source())
+        toy.nudge(group, tokens)
+        toy.watch(toy.old(group, tokens))
+        toy.nudge(group, tokens)
+    shown = steps_of(toy.plan_of(p))
+    assert shown[shown.index("onload_optimizer trainer") + 1 :] == ["nudge", "old", "nudge#2"]
+
+
+def test_hf_generates_from_trained_weights_so_these_stay(toy) -> None:
+    plan = toy.plan_of(grpo(toy, offloaded("actor", "hf"), toy.group("ref", trains=False)))
+    assert steps_of(plan) == [
+        "offload_optimizer actor", "onload_model actor", "draw", "offload_model actor", "ref",
+        "onload_model actor", "onload_optimizer actor", "nudge", "offload_optimizer actor", "sync:actor@v+1",
+    ]  # fmt: skip
+
+
+def test_a_group_that_has_its_pool_alone_comes_once(toy) -> None:
+    far = WorkerGroup("ref", policy("zoo:tiny", offload=True), pool=ResourcePool("far", process_on_nodes=[1]))
+    main = ResourcePool("main", process_on_nodes=[1])
+    plan = compile_pipelines([grpo(toy, actor("hf", main), far)], Machine("ray", (2,), 2))[0]
+    assert [op.id for op in plan.ops if isinstance(op, PhaseOp)] == ["onload_model:ref:ref"]
+
+
+def test_weights_are_there_when_a_follower_takes_them(toy) -> None:
+    trainer = offloaded("trainer", "hf")
+    sampler = WorkerGroup("sampler", policy("zoo:tiny", rollout="vllm"), pool=POOL, follows=trainer)
+    with Pipeline("p") as p:
+        tokens = toy.draw(sampler, toy.source())
+        toy.nudge(trainer, tokens)
+    assert steps_of(toy.plan_of(p)) == [
+        "offload_optimizer trainer", "offload_model trainer", "wake_weights sampler", "wake_kv sampler", "draw",
+        "sleep sampler", "onload_model trainer", "onload_optimizer trainer", "nudge",
+        "offload_optimizer trainer", "wake_weights sampler", "sync:sampler@v+1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [remax, two_updates])
+@pytest.mark.parametrize("engine", ["hf", "vllm"])
+def test_whatever_an_op_computes_with_is_there(toy, make, engine: str) -> None:
+    """Followed by dependencies alone, no call meets a part of its own that is away, nor another's that is there."""
+    plan = toy.plan_of(make(toy, offloaded("actor", engine)))
+    here: dict[str, bool] = {}
+    brings = {"onload_model": "model", "onload_optimizer": "optimizer", "wake_weights": "weights", "wake_kv": "kv"}
+    for op in plan.ops:
+        if isinstance(op, PhaseOp) and op.action in brings:
+            here[brings[op.action]] = True
+        elif isinstance(op, PhaseOp):
+            gone = ["weights", "kv"] if op.action == "sleep" else [op.action.removeprefix("offload_")]
+            here |= dict.fromkeys(gone, False)
+        elif isinstance(op, RunOp) and op.group and op.needs == "rollout":
+            assert not here["optimizer"]
+            assert here["kv"] and not here["model"] if engine == "vllm" else here["model"]
+        elif isinstance(op, RunOp) and op.group:
+            assert here["model"]
+            assert not here.get("weights", False)
+            assert here["optimizer"] or not op.mutates
+        elif isinstance(op, SyncOp):
+            assert here["model"]
+            assert not here["optimizer"]
+
+
+def test_offloading_is_printed(toy) -> None:
+    text = plan_text(toy.plan_of(grpo(toy, offloaded("actor"), toy.group("ref", trains=False))))
+    assert "phase   offload: the trained weights of actor" in text
+    assert "phase   onload: the optimizer state of actor" in text

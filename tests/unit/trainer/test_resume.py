@@ -358,3 +358,13 @@ def test_a_run_folder_in_memory_is_refused_where_other_processes_write_to_it() -
     with pytest.raises(ConfigError, match="is memory of one process"):
         go(load_grpo(**QUICK), "memory://elsewhere/run", steps=1, runtime=Elsewhere())
     assert contents("memory://elsewhere/run") == []
+
+
+def test_a_run_whose_trained_weights_are_offloaded_goes_on_with_them(tmp_path: Path, data: Path) -> None:
+    file = edited_pipeline(tmp_path, ("rollout=cfg.rollout)", "rollout=cfg.rollout, offload=True)"))
+    loaded = load_grpo(file, **QUICK, data=data, eval_every=2)
+    go(loaded, str(tmp_path / "whole"), steps=3)
+    go(loaded, str(tmp_path / "cut"), steps=3, stop_after=1)
+    result = go(loaded, str(tmp_path / "cut"), steps=3)
+    assert result.resumed_from == 1
+    assert_equal_runs(str(tmp_path / "whole"), str(tmp_path / "cut"))

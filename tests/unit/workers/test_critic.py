@@ -9,10 +9,11 @@ from critic_cases import learn, make_model, plan, read_state, rows_of, start, we
 from transformers import AutoModelForTokenClassification, BertConfig, BertForTokenClassification, CohereConfig
 from transformers.models.cohere import CohereForCausalLM
 
-from dagrl import LossColumns
-from dagrl.errors import ConfigError, DagrlError, TrainingError
+from dagrl import LossColumns, ResourcePool, WorkerGroup, critic
+from dagrl.errors import ConfigError, DagrlError, EngineError, TrainingError
 from dagrl.graph.roles import TokenBatch
 from dagrl.ops.masks import position_ids
+from dagrl.workers.critic import CriticWorker
 
 FAMILIES = ("llama", "gpt2")
 KINDS = [(family, head) for family in FAMILIES for head in ("token", "sequence")]
@@ -229,3 +230,14 @@ def test_what_gives_no_single_value_is_refused(tmp_path: Path) -> None:
     CohereForCausalLM(CohereConfig(**small)).save_pretrained(tmp_path / "cohere")
     with pytest.raises(ConfigError, match="family `cohere`, for which transformers has no model with a scalar head"):
         start(str(tmp_path / "cohere"))
+
+
+def test_an_offloaded_critic_starts_away_and_values_what_it_did(tmp_path: Path) -> None:
+    folder = make_model(tmp_path, "llama", "token")
+    spec = critic(folder, precision="fp32", offload=True)
+    away = CriticWorker(WorkerGroup("critic", spec, pool=ResourcePool("main")), total_steps=1)
+    tokens = batch_of([[4, 9, 5, 6, 7]], 2)
+    with pytest.raises(EngineError, match="the model of worker group `critic` is offloaded"):
+        away.compute_values(tokens)
+    away.phase("onload_model", 1)
+    assert torch.equal(away.compute_values(tokens), start(folder, trains=False).compute_values(tokens))

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dagrl import LossColumns, ResourcePool, WorkerGroup, adamw, policy
-from dagrl.errors import ConfigError, DagrlError
+from dagrl.errors import ConfigError, DagrlError, EngineError
 from dagrl.graph.roles import Sampling, TokenBatch, UpdatePlan
 from dagrl.nodes import ppo_clip
 from dagrl.ops.masks import join_sequences, mask_from_lengths, pad_left
@@ -18,8 +18,11 @@ POOL = ResourcePool("main", [0])
 PROMPTS = [[{"role": "user", "content": f"{a} {a + 7}"}] for a in range(300, 332)]
 
 
-def worker(model: str = "zoo:tiny", *, trains: bool = True, rollout: bool = True, precision="bf16") -> PolicyWorker:
-    spec = policy(model, optimizer=adamw(lr=1e-2, max_grad_norm=None) if trains else None, precision=precision)
+def worker(
+    model: str = "zoo:tiny", *, trains: bool = True, rollout: bool = True, precision="bf16", offload: bool = False
+) -> PolicyWorker:
+    optimizer = adamw(lr=1e-2, max_grad_norm=None) if trains else None
+    spec = policy(model, optimizer=optimizer, precision=precision, offload=offload)
     return PolicyWorker(WorkerGroup("actor", spec, pool=POOL), total_steps=10, rollout=rollout)
 
 
@@ -141,3 +144,76 @@ def test_a_broken_chat_template_is_a_mistake_with_a_place(tmp_path: Path) -> Non
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"the chat template of .* cannot render the prompts: no system messages"):
         worker(str(tmp_path)).apply_chat_template(PROMPTS)
+
+
+def offload(actor: PolicyWorker) -> None:
+    for action in ("offload_optimizer", "offload_model"):
+        actor.phase(action, 1)
+
+
+def onload(actor: PolicyWorker) -> None:
+    for action in ("onload_model", "onload_optimizer"):
+        actor.phase(action, 1)
+
+
+@pytest.mark.parametrize(
+    "use", ["update", "compute_logprobs", "compute_topk", "compute_sum_pi_squared", "sync_rollout"]
+)
+def test_offloaded_weights_are_not_computed_with(use: str) -> None:
+    actor = worker()
+    _, tokens = sample(actor)
+    uses = {
+        "update": lambda: learn(actor, tokens),
+        "compute_logprobs": lambda: actor.compute_logprobs(tokens),
+        "compute_topk": lambda: actor.compute_topk(tokens, 2),
+        "compute_sum_pi_squared": lambda: actor.compute_sum_pi_squared(tokens),
+        "sync_rollout": actor.sync_rollout,
+    }
+    uses[use]()
+    offload(actor)
+    with pytest.raises(EngineError, match="the model of worker group `actor` is offloaded"):
+        uses[use]()
+    onload(actor)
+    uses[use]()
+
+
+def test_hf_in_fp32_generates_from_the_trained_weights_themselves() -> None:
+    shared, apart = worker(precision="fp32"), worker()
+    offload(shared)
+    offload(apart)
+    with pytest.raises(EngineError, match="is offloaded"):
+        sample(shared)
+    sample(apart)
+
+
+def test_weights_that_were_away_train_on_as_if_they_had_stayed() -> None:
+    moved, stayed = worker(), worker()
+    for actor in (moved, stayed):
+        learn(actor, sample(actor)[1])
+    assert moved.optimizer_bytes == stayed.optimizer_bytes > 0
+    offload(moved)
+    onload(moved)
+    for actor in (moved, stayed):
+        learn(actor, sample(actor, 1)[1])
+    for mine, other in zip(moved.model.parameters(), stayed.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_offloaded_weights_are_saved_and_stay_away(tmp_path: Path) -> None:
+    actor = worker()
+    offload(actor)
+    actor.save(tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").exists()
+    with pytest.raises(EngineError, match="is offloaded"):
+        actor.sync_rollout()
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_is_to_be_offloaded_starts_away_and_generates_at_once(trains: bool) -> None:
+    actor, plain = worker(offload=True, trains=trains), worker(trains=trains)
+    samples, tokens = sample(actor)
+    assert torch.equal(samples.responses, sample(plain)[0].responses)
+    with pytest.raises(EngineError, match="is offloaded"):
+        actor.compute_logprobs(tokens)
+    actor.phase("onload_model", 1)
+    assert torch.equal(actor.compute_logprobs(tokens).logprobs, plain.compute_logprobs(tokens).logprobs)

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from dagrl import ResourcePool, WorkerGroup, reward_model
 from dagrl.engines.parallel import SINGLE, DataParallel
-from dagrl.errors import ConfigError
+from dagrl.errors import ConfigError, EngineError
 from dagrl.nodes import reward_model_score
 from dagrl.workers.reward_model import RewardModelWorker
 
@@ -153,3 +153,12 @@ def test_two_ranks_score_as_one(tmp_path: Path, strategy: str) -> None:
     folder = make_model(tmp_path / "model", "gpt2", "sequence")
     first, second = run_on_ranks(score_a_share, 2, tmp_path / "ranks", strategy, folder)
     assert [*first, *second] == pytest.approx(scorer(folder).score(MESSAGES, RESPONSES).tolist(), rel=1e-5, abs=1e-6)
+
+
+def test_an_offloaded_reward_model_starts_away_and_scores_what_it_did(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", "llama", "sequence", pad_token_id=2)
+    away = scorer(folder, offload=True)
+    with pytest.raises(EngineError, match="the model of worker group `scorer` is offloaded"):
+        away.score(MESSAGES, RESPONSES)
+    away.phase("onload_model", 1)
+    assert torch.equal(away.score(MESSAGES, RESPONSES), scorer(folder).score(MESSAGES, RESPONSES))
