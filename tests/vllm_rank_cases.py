@@ -46,6 +46,8 @@ def draw_and_learn(
     prompts = prompts_of(rank, 5 - 3 * rank)  # ranks have their own count of rows
     seeds = torch.arange(len(prompts)) + 100 * rank
     found: dict[str, Any] = {"rows": rows_of(actor.generate(prompts, seeds, LONG)), "gaps": []}
+    found["bytes"] = actor._rollout.weight_bytes
+    found["weights"] = sum(weight.numel() for weight in actor.model.parameters())
     for step in (1, 2):
         actor_before = trained_model(actor)
         learn(actor, range(step, step + 1))

@@ -18,10 +18,13 @@ _STORED_BYTES = 2
 def parallel_strategy(group: WorkerGroup, machine: Machine) -> Literal["none", "replicate", "fsdp"]:
     """What a group's processes do: nothing if there is one, else as the policy says or, of itself, by size.
 
-    A model whose weights are not on this machine counts as large.
+    A model whose weights are not on this machine counts as large. A group that follows another has the weights of its
+    engines alone, and none to share out.
     """
     if sum(machine.process_on_nodes_of(group.pool)) == 1:
         return "none"
+    if group.follows is not None:
+        return "replicate"
     if group.model.parallel != "auto":
         return group.model.parallel
     stored = weight_bytes(group.model.model)

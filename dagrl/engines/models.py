@@ -62,18 +62,43 @@ def load_model(
 
 
 def fresh_model(
-    folder_or_name: str, *, seed: int, attn_implementation: str, trust_remote_code: bool = False
+    folder_or_name: str,
+    *,
+    seed: int,
+    dtype: torch.dtype,
+    attn_implementation: str,
+    trust_remote_code: bool = False,
 ) -> PreTrainedModel:
-    """A causal language model of that config with weights of its own, drawn from the seed in fp32, in evaluation mode.
+    """A causal language model of that config with weights of its own, drawn from the seed, in evaluation mode.
 
     Raises ConfigError where there is no config, or it cannot be read.
     """
-    with refusing("model", folder_or_name), torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
+        return _model_of_config(folder_or_name, dtype, attn_implementation, trust_remote_code, torch.device("cpu"))
+
+
+def hollow_model(folder_or_name: str, *, attn_implementation: str, trust_remote_code: bool = False) -> PreTrainedModel:
+    """A causal language model of that config whose tensors have names and shapes, and no memory: no weights are read.
+
+    They are on torch's meta device. Raises ConfigError where there is no config, or it cannot be read.
+    """
+    return _model_of_config(folder_or_name, torch.float32, attn_implementation, trust_remote_code, torch.device("meta"))
+
+
+def _model_of_config(
+    folder_or_name: str,
+    dtype: torch.dtype,
+    attn_implementation: str,
+    trust_remote_code: bool,
+    device: torch.device,
+) -> PreTrainedModel:
+    with refusing("model", folder_or_name):
         config = AutoConfig.from_pretrained(folder_or_name, trust_remote_code=trust_remote_code)
-        made: Any = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation=attn_implementation, trust_remote_code=trust_remote_code
-        )
+        with device:
+            made: Any = AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=attn_implementation, trust_remote_code=trust_remote_code
+            )
         with suppress(OSError):  # there need be none
             made.generation_config = GenerationConfig.from_pretrained(folder_or_name)
     return made.eval()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -44,6 +44,12 @@ def reshard(module: nn.Module) -> None:
 def local(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor; it shares its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def tensor_bytes(tensors: Iterable[Tensor]) -> int:
+    """What the memory of tensors takes on this rank: each storage once, and nothing of what is on the meta device."""
+    storages = [local(tensor).untyped_storage() for tensor in tensors if not tensor.is_meta]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def whole(tensor: Tensor) -> Tensor:

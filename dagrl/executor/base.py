@@ -38,6 +38,7 @@ class Executor:
             if call.group is not None
         }
         self._follows = tuple(_follow_syncs(planned))
+        self._followers_are_fed = False
         self.states: dict[str, dict[str, Any]] = {
             one.pipeline.name: {call.name: call.state for call in one.pipeline.calls if call.contract.state is not None}
             for one in planned
@@ -47,8 +48,10 @@ class Executor:
         """Walk the plan once; the metrics of all its calls.
 
         ``sources`` are the rows of every source that stands in no loop, and ``draw`` gives those of a loop's source for
-        its next round.
+        its next round. Before the first walk every group that follows another is given that one's weights.
         """
+        if not self._followers_are_fed:
+            self._feed_followers()
         states = self.states[planned.pipeline.name]
         return Walk(self.site, planned, step, sources, draw, states, self.emit).run()
 
@@ -72,11 +75,16 @@ class Executor:
         return [*parts, write_node_states(folder_url, self.states)]
 
     def load_state(self, open_part: OpenPart, names: Sequence[str]) -> None:
-        """Bring everything to what was saved."""
+        """Bring everything to what was saved; followers have their leaders' weights from the next walk on."""
         self._on_all("load_state", open_part, names)
-        for op in self._follows:
-            self._wait(start_sync(self.site, op))
+        self._followers_are_fed = False
         self.states |= read_node_states(open_part(NODES), self.states)
+
+    def _feed_followers(self) -> None:
+        """Bring every group that follows another, and has no weights of its own, to those of that one."""
+        for op in self._follows:
+            self._wait(start_sync(self.site, op), op.id)
+        self._followers_are_fed = True
 
     def _call(self, on: ProcessSet, method: str, *arguments: Any) -> list[Any]:
         """Call a method on all ranks alike; what each of them returned."""
@@ -88,9 +96,9 @@ class Executor:
         for on in self.site.sets:
             self._call(on, method, *arguments)
 
-    def _wait(self, transfer: Transfer) -> None:
+    def _wait(self, transfer: Transfer, name: str) -> None:
         """Until a sync that stands in no plan is over."""
-        self._done(transfer.sets[-1], transfer.taking, transfer.giving or transfer.taking, "load_state")
+        self._done(transfer.sets[-1], transfer.taking, transfer.giving or transfer.taking, name)
         transfer.results()
 
     def _done(self, on: ProcessSet, pending: Pending, late: Pending, method: str) -> None:

@@ -278,8 +278,8 @@ _MAKE = {
 class WorkerGroup:
     """Workers that hold one model on one resource pool; groups on the same pool share its processes.
 
-    One that ``follows`` another, which trains the same model, generates from that one's weights: after each update they
-    travel to it. It needs no optimizer, and trains and scores nothing.
+    One that ``follows`` another, which trains the same model, generates from that one's weights: before the first step
+    and after each update they travel to it. It needs no optimizer, and trains and scores nothing.
     """
 
     name: str

@@ -20,6 +20,7 @@ from dagrl.executor.events import (
     RunStarted,
     StepFinished,
     StepStarted,
+    WeightsSynced,
 )
 from dagrl.executor.layout import SourceRows
 from dagrl.executor.local import LOCAL_RUNTIME
@@ -273,8 +274,11 @@ class _Loop:
     def _listen(self, event: Event) -> None:
         if isinstance(event, OpFinished):
             self._add_seconds(event.op, event.seconds)
+        elif isinstance(event, WeightsSynced):
+            self._add_seconds(f"sync_{event.group}", event.seconds)
         elif isinstance(event, PhaseSwitched):
             self._add_seconds(f"phase/{event.action}", event.seconds)
+            self._add_seconds("phases", event.seconds)
         self.folder.append("events", event.to_dict())
 
     def _add_seconds(self, what: str, seconds: float) -> None:

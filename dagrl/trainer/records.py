@@ -21,7 +21,8 @@ class Start:
 class Record:
     """The metrics of one walk: a training step, or an evaluation after ``step`` steps.
 
-    ``seconds`` are those of the whole walk, ``op_seconds`` those of each of its ops.
+    ``seconds`` are those of the whole walk, ``op_seconds`` those of its calls by name, of its weight syncs as
+    ``sync_GROUP``, and of its phase switches: ``phase/ACTION``, and ``phases`` for all of them.
     """
 
     pipeline: str

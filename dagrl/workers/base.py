@@ -21,12 +21,12 @@ from dagrl.engines.parallel import DataParallel
 from dagrl.engines.passes import Passes
 from dagrl.engines.profiler import DistProfiler
 from dagrl.engines.residence import MODEL, OPTIMIZER, Residence
+from dagrl.engines.sharding import tensor_bytes
 from dagrl.engines.state import StatePart, WorkerState
 from dagrl.engines.training import Trainer
 from dagrl.errors import DagrlError
 from dagrl.graph.roles import LossColumns, TokenBatch, UpdatePlan
 from dagrl.graph.specs import WorkerGroup
-from dagrl.workers.memory import tensor_bytes
 from dagrl.workers.overrides import apply_overrides
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class Loader(Protocol):
-    """Reads a role's model, in fp32."""
+    """Reads a role's model."""
 
     def __call__(self, folder_or_name: str, /, *, attn_implementation: str) -> PreTrainedModel:
-        """The model on the CPU, in evaluation mode."""
+        """The model on the CPU, or without weights on the meta device; in evaluation mode."""
         ...
 
 
@@ -67,7 +67,8 @@ class RoleWorker:
         reference = ready_model(group.model.model)
         self.model = load(reference, attn_implementation="sdpa" if self.device.type == "cuda" else "eager")
         keep_score_cap(self.model)
-        if not parallel.sharded:  # a model that may not fit moves layer by layer, as it is shared out
+        # A model that may not fit moves layer by layer, as it is shared out; one without weights is nowhere.
+        if not parallel.sharded and self.model.device.type != "meta":
             as_module(self.model).to(device=self.device)
         self.tokenizer = load_tokenizer(reference, trust_remote_code=group.model.trust_remote_code)
         apply_overrides(group.model, self.model, self.tokenizer)
@@ -109,8 +110,9 @@ class RoleWorker:
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Of the weights on this rank, a copy for rollout included."""
-        return tensor_bytes(parameter for model in self._models() for parameter in model.parameters())
+        """Of the weights on this rank, those of the rollout included, as when all of them are in memory."""
+        own = tensor_bytes(parameter for model in self._models() for parameter in model.parameters())
+        return own + self._engine_bytes()
 
     @property
     def optimizer_bytes(self) -> int:
@@ -161,3 +163,7 @@ class RoleWorker:
     def _models(self) -> Iterator[PreTrainedModel]:
         """The models whose weights this rank holds."""
         yield self.model
+
+    def _engine_bytes(self) -> int:
+        """Of the weights that a rollout engine holds beside these models."""
+        return 0

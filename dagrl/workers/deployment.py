@@ -27,9 +27,13 @@ class Deployment:
     total_steps: int
 
     def groups(self) -> dict[str, WorkerGroup]:
-        """The worker groups that some plan runs a call on; nothing of a pruned group is loaded."""
+        """The worker groups that some plan runs a call on; nothing of a pruned group is loaded.
+
+        One whose leader no call runs on, and whose weights therefore never change, follows nobody.
+        """
         calls = [one.pipeline.call(op.call) for one in self.planned for op in one.plan.runs]
-        return {call.group.name: call.group for call in calls if call.group is not None}
+        found = {call.group.name: call.group for call in calls if call.group is not None}
+        return {name: group if group.leader.name in found else _alone(group) for name, group in found.items()}
 
     def pools(self) -> tuple[str, ...]:
         """The pools that some op runs on."""
@@ -42,3 +46,7 @@ class Deployment:
     def generates(self, group: str) -> bool:
         """Whether some op samples with the group's rollout weights."""
         return any(op.group == group and op.needs == "rollout" for one in self.planned for op in one.plan.runs)
+
+
+def _alone(group: WorkerGroup) -> WorkerGroup:
+    return WorkerGroup(group.name, group.model, pool=group.pool)

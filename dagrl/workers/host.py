@@ -17,6 +17,7 @@ from dagrl.controller.worker import Worker
 from dagrl.data.reported import RankMemory, Sample
 from dagrl.engines.parallel import DataParallel, start_process_group
 from dagrl.engines.profiler import DistProfiler
+from dagrl.engines.residence import MODEL
 from dagrl.engines.weight_buckets import ArrivedWeights, Bucket, Published, packed
 from dagrl.errors import DagrlError, NodeError
 from dagrl.graph.pipeline import Call
@@ -185,8 +186,9 @@ class NodeHost(Worker):
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def sync_follower(self, source: str, group: str) -> None:
         """Bring the rollout weights of a group to the trained ones of another that is here too."""
-        follower = self._policy(group)
-        follower.load_rollout(self._policy(source).trained_weights(follower.group.model.precision))
+        follower, worker = self._policy(group), self._policy(source)
+        with worker.residence.present(MODEL):  # no plan brings them before the first sync
+            follower.load_rollout(worker.trained_weights(follower.group.model.precision))
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def publish_weights(self, source: str, group: str) -> Published | None:
@@ -197,11 +199,12 @@ class NodeHost(Worker):
         worker, precision = self._policy(source), self._groups[group].model.precision
         if self.rank != 0 and not worker.parallel.sharded:
             return None
-        weights = worker.trained_weights(precision)
-        if self.rank == 0:
-            return Published(weights.layout, [self.put(bucket) for bucket in packed(weights)])
-        for _ in weights:  # shares come together only where all ranks walk along
-            pass
+        with worker.residence.present(MODEL):
+            weights = worker.trained_weights(precision)
+            if self.rank == 0:
+                return Published(weights.layout, [self.put(bucket) for bucket in packed(weights)])
+            for _ in weights:  # shares come together only where all ranks walk along
+                pass
         return None
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)

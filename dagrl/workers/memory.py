@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 
 import psutil
 import torch
 
 from dagrl.data.reported import RankMemory
-from dagrl.engines.sharding import local
 
 
 def held_bytes(weights: int, optimizer: int, columns: int) -> RankMemory:
@@ -18,12 +16,6 @@ def held_bytes(weights: int, optimizer: int, columns: int) -> RankMemory:
         free, total = torch.cuda.mem_get_info()
         return RankMemory(weights, optimizer, columns, total - free, total)
     return RankMemory(weights, optimizer, columns, _this_process().memory_info().rss, _all_memory())
-
-
-def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Of each storage once, and of a tensor that is shared out this rank's share alone."""
-    storages = [local(tensor).untyped_storage() for tensor in tensors]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 @cache

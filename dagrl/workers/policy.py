@@ -6,6 +6,7 @@ import copy
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from dagrl.compiler.plan import Action
 from dagrl.data.columns import Objects
 from dagrl.engines.model_tokens import context_length, pad_token_id, stop_token_ids
-from dagrl.engines.models import dtype_of, fresh_model, load_model
+from dagrl.engines.models import dtype_of, fresh_model, hollow_model, load_model
 from dagrl.engines.modules import as_module
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.engines.profiler import DistProfiler
@@ -30,7 +31,7 @@ from dagrl.engines.weights import TrainedWeights, Weights, layout_of
 from dagrl.errors import ConfigError, DagrlError, Problem
 from dagrl.graph.roles import LogProbs, Message, Samples, Sampling, SquaredProbs, TokenBatch, TopLogProbs
 from dagrl.graph.specs import Precision, WorkerGroup
-from dagrl.workers.base import RoleWorker
+from dagrl.workers.base import Loader, RoleWorker
 from dagrl.workers.distinct import each_once
 from dagrl.workers.overrides import render_prompts
 
@@ -48,6 +49,9 @@ class PolicyWorker(RoleWorker):
     ``sync_rollout`` brings up to date, or with `hf` in fp32 from the trained ones themselves where this rank has them
     whole. An engine that has died is built anew from the trained weights.
 
+    A group that follows another has no weights to train or score with: only those of its engine, in the engine's
+    dtype, and until it has been given the other group's it does not generate.
+
     Every rank must call ``update``, and where ranks share the weights out also ``compute_logprobs``,
     ``compute_sum_pi_squared``, ``compute_topk``, ``sync_rollout`` and ``save``, in one order; a rank without rows
     passes none.
@@ -62,28 +66,15 @@ class PolicyWorker(RoleWorker):
         parallel: DataParallel = SINGLE,
         seed: int = 0,
     ) -> None:
-        spec = group.model
-        load = (
-            partial(fresh_model, seed=seed, trust_remote_code=spec.trust_remote_code)
-            if spec.from_scratch
-            else partial(
-                load_model,
-                dtype=torch.float32,
-                trust_remote_code=spec.trust_remote_code,
-                allow_pickle=spec.allow_pickle,
-            )
-        )
-        super().__init__(group, load, parallel=parallel)
+        own_loop = rollout and group.model.rollout.engine == "hf"
+        super().__init__(group, _loader(group, seed, own_loop=own_loop), parallel=parallel)
         self.pad_token_id = pad_token_id(self.model, self.tokenizer)
-        self._rollout_model = self._make_rollout_model() if rollout and spec.rollout.engine == "hf" else None
-        self._scorer = Scorer(
-            self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=parallel
-        )
-        self._train(self._scorer, total_steps=total_steps, dropout=spec.dropout, role="actor")
+        self._rollout_model = self._make_rollout_model() if own_loop else None
+        self._own_scorer = None if group.follows is not None else self._make_scorer(total_steps)
         self._syncs = 0
         self._start_offloaded()
         self._rollout = self._make_rollout() if rollout else None
-        if self._rollout_model is None:
+        if self._rollout_model is None and self._own_scorer is not None:
             with self._room_to_sync():
                 self.sync_rollout()
 
@@ -140,8 +131,11 @@ class PolicyWorker(RoleWorker):
         """Bring the rollout weights to the trained ones; shares are put together a bucket at a time.
 
         Raises:
+            DagrlError: for a group that follows another.
             EngineError: when the engine does not take them; it is then dead, and the next sync begins with a new one.
         """
+        if self._own_scorer is None:
+            raise self._has_no_weights()
         if self._rollout is not None and self._rollout_model is not self.model:
             # Engines in this process cast as they copy: another copy of the largest weight would be a peak of its own.
             casts = self.group.model.rollout.engine == "server"
@@ -202,6 +196,34 @@ class PolicyWorker(RoleWorker):
         if self._rollout is not None and turns:
             self._rollout.wake((KV_CACHE,))
 
+    def save(self, folder: Path) -> None:
+        """As for all roles; raises DagrlError for a group that follows another."""
+        if self._own_scorer is None:
+            raise self._has_no_weights()
+        super().save(folder)
+
+    @property
+    def _scorer(self) -> Scorer:
+        """The passes over the trained weights; raises DagrlError for a group that follows another."""
+        if self._own_scorer is None:
+            raise self._has_no_weights()
+        return self._own_scorer
+
+    def _has_no_weights(self) -> DagrlError:
+        name, leader = self.group.name, self.group.leader.name
+        return DagrlError(f"worker group `{name}` has no weights of its own: it generates from those of `{leader}`")
+
+    def _make_scorer(self, total_steps: int) -> Scorer:
+        spec = self.group.model
+        scorer = Scorer(
+            self.model, precision=spec.precision, micro_batch_tokens=spec.micro_batch_tokens, parallel=self.parallel
+        )
+        self._train(scorer, total_steps=total_steps, dropout=spec.dropout, role="actor")
+        return scorer
+
+    def _engine_bytes(self) -> int:
+        return 0 if self._rollout is None else self._rollout.weight_bytes
+
     def _models(self) -> Iterator[PreTrainedModel]:
         yield self.model
         if self._rollout_model is not None:
@@ -217,6 +239,8 @@ class PolicyWorker(RoleWorker):
         return dtype_of(self.group.model.precision)
 
     def _make_rollout_model(self) -> PreTrainedModel:
+        if self.group.follows is not None:  # it was read for this
+            return self.model.requires_grad_(False)
         if self._rollout_dtype == torch.float32 and not self.parallel.sharded:
             return self.model
         twin = copy.deepcopy(self.model).requires_grad_(False).eval()
@@ -239,6 +263,7 @@ class PolicyWorker(RoleWorker):
                 pad_token_id=self.pad_token_id,
                 context_length=limit,
                 tokenizer=self.tokenizer,
+                version=0 if self.group.follows is None else None,
             )
         if spec.rollout.engine == "server":
             return start_server_rollout(
@@ -260,3 +285,14 @@ class PolicyWorker(RoleWorker):
             context_length=limit,
             trust_remote_code=spec.trust_remote_code,
         )
+
+
+def _loader(group: WorkerGroup, seed: int, *, own_loop: bool) -> Loader:
+    """What reads the group's model: in fp32, or for a follower in the dtype that our ``own_loop`` needs, or hollow."""
+    spec, follows = group.model, group.follows is not None
+    if follows and not own_loop:
+        return partial(hollow_model, trust_remote_code=spec.trust_remote_code)
+    dtype = dtype_of(spec.precision) if follows else torch.float32
+    if spec.from_scratch:
+        return partial(fresh_model, seed=seed, dtype=dtype, trust_remote_code=spec.trust_remote_code)
+    return partial(load_model, dtype=dtype, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)

@@ -27,7 +27,7 @@ from killing import (
     start,
     wait_for,
 )
-from support import ROOT, metrics_lines
+from support import ROOT, edited_pipeline, metrics_lines
 
 RAY = ("--executor", "ray", "--set", "workers=2")
 OPS = ("prompts", "generate", "verify", "grpo_advantage", "ref_logprob", "update_policy")
@@ -114,9 +114,13 @@ def test_ctrl_c_in_the_terminal_saves_and_leaves_nothing(
     nothing_left()
 
 
-def kill_a_worker_in(op: str, data: Path, out: Path) -> tuple[subprocess.Popen[str], str, float]:
+def kill_a_worker_in(
+    op: str, data: Path, out: Path, *more: str, file: str = "pipelines/grpo.py"
+) -> tuple[subprocess.Popen[str], str, float]:
     """Kill -9 one worker while that op of step 3 runs; the ended command, what it said, and how long that took."""
-    process = start(command(data, out, 10000, "--save-every", "1", *RAY))
+    line = command(data, out, 10000, "--save-every", "1", *RAY, *more)
+    line[line.index("pipelines/grpo.py")] = file
+    process = start(line)
     try:
         assert wait_for(process, out, in_op(op, 3))
         workers = [
@@ -143,6 +147,28 @@ def test_a_worker_that_is_killed_ends_the_run_which_says_how_to_go_on(
     assert "killed by signal 9" in errors
     assert re.search(r"in (node|op) `\S+` .*of pipeline `(grpo|eval)`, step \d+", errors)
     assert re.search(r"saved after step \d+; go on with: dagrl run .* --resume auto", errors)
+    nothing_left()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+def test_a_worker_that_is_killed_in_the_middle_of_vllms_generate_ends_the_run(
+    tensor_parallel: int, tmp_path: Path, data: Path, nothing_left: Callable[[], None]
+) -> None:
+    """Where two processes share an engine the other one waits for the dead, and is ended with it."""
+    pytest.importorskip("vllm")
+    engine = f"rollout=vllm(kv_cache_gib=0.1, tensor_parallel={tensor_parallel})"
+    edits = (("rollout=cfg.rollout", engine), ("from dagrl import", "from dagrl import vllm\nfrom dagrl import"))
+    file = str(edited_pipeline(tmp_path, *edits))
+    long = ("--set", "max_new_tokens=100")
+    process, errors, seconds = kill_a_worker_in("generate", data, tmp_path / "run", *long, file=file)
+    assert process.returncode == 1, errors
+    assert seconds < LIMIT
+    assert re.search(r"WorkerLostError: the process of rank \d of worker group `main` \(node 127.0.0.1\)", errors)
+    assert "killed by signal 9" in errors
+    assert re.search(r"in node `generate` .*of pipeline `grpo`, step 3", errors)
+    assert re.search(r"saved after step 2; go on with: dagrl run .* --resume auto", errors)
     nothing_left()
 
 

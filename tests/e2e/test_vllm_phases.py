@@ -42,6 +42,8 @@ def test_the_phases_of_each_step(tmp_path: Path) -> None:
     assert all(line["rollout/logprob_gap"] < 1e-3 for line in lines)
     timed = read_lines(str(tmp_path / "run"), "metrics")[-1]
     assert all(timed[f"time/phase/{action}"] >= 0 for action in ("wake_weights", "wake_kv"))
+    single = sum(seconds for name, seconds in timed.items() if name.startswith("time/phase/"))
+    assert timed["time/phases"] == pytest.approx(single)
 
 
 @pytest.mark.long

@@ -10,9 +10,12 @@ import torch
 from safetensors.torch import load_file
 from support import edited_pipeline, event_lines, load_grpo, metrics_lines
 
+from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy
 from dagrl.executor.base import Runtime
 from dagrl.executor.local import LocalRuntime
 from dagrl.executor.ray import RayRuntime
+from dagrl.nodes import generate, prompts, report, verify
+from dagrl.storage.segments import read_lines
 from dagrl.trainer.loop import run
 from dagrl.trainer.saving import Saving
 
@@ -65,6 +68,29 @@ def test_a_follower_in_this_process_changes_no_number(precision: str, tmp_path: 
     assert_identical(together, followed)
     synced = [each["group"] for each in event_lines(followed) if each["event"] == "WeightsSynced"]
     assert synced == ["rollout"] * 3
+    timed = [line for line in read_lines(str(followed), "metrics") if "time/sync_rollout" in line]
+    assert [line["step"] for line in timed] == [1, 2, 3]
+
+
+def test_a_leader_that_is_offloaded_feeds_its_follower(tmp_path: Path) -> None:
+    together = train(tmp_path / "together", None)
+    away = ("precision=cfg.precision, rollout=cfg.rollout)", "precision=cfg.precision, offload=True)")
+    followed = train(tmp_path / "followed", edited_pipeline(tmp_path, *APART, away))
+    assert_identical(together, followed)
+
+
+def test_a_group_whose_leader_is_not_in_the_run_has_its_own_weights(tmp_path: Path) -> None:
+    """What only evaluates never trains, and draws from what the files say."""
+    pool = ResourcePool("main", [1])
+    trained = WorkerGroup("actor", policy("zoo:tiny", optimizer=adamw(lr=1e-3), precision="fp32"), pool=pool)
+    records = []
+    for follows in (None, trained):
+        sampler = WorkerGroup("sampler", policy("zoo:tiny", precision="fp32"), pool=pool, follows=follows)
+        with Pipeline("look") as look:
+            batch = prompts(data="zoo:larger", batch_size=4, n=2)
+            report(verify(batch, generate(sampler, batch, max_new_tokens=4)))
+        records += run([look], out=str(tmp_path / str(follows is None)), steps=1).records
+    assert records[0].metrics == records[1].metrics
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -77,6 +77,11 @@ class RolloutEngine(Protocol):
         """Whether a load failed or the engine was closed: only a new one generates again."""
         ...
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of weights that it holds in this process, beside those of a model that it was given."""
+        ...
+
     def sleep(self, level: int = 1) -> None:
         """Give memory back: level 1 keeps a copy of the weights outside the accelerator, level 2 keeps none."""
         ...
@@ -186,6 +191,11 @@ class StatefulRollout:
     def is_dead(self) -> bool:
         """Whether a load or a call failed for good, or the engine was closed."""
         return self._state.death is not None
+
+    @property
+    def weight_bytes(self) -> int:
+        """None: it has no weights beside those of a model that it was given."""
+        return 0
 
     def sleep(self, level: int = 1) -> None:
         """Generate no more until it wakes; no memory is given back."""

@@ -44,7 +44,8 @@ class HFRollout(StatefulRollout):
     """Draws responses from ``model``, whose weights may change between calls; it is always awake on a CPU.
 
     ``context_length`` bounds prompt and response together; None is no bound. ``tokenizer`` is for texts that end a
-    response; without one there can be none.
+    response; without one there can be none. ``version`` is that of the weights that the model has; None: its weights
+    are yet to be loaded.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class HFRollout(StatefulRollout):
         pad_token_id: int,
         context_length: int | None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        version: int | None = 0,
     ) -> None:
         super().__init__("hf")
         self._model = model
@@ -62,7 +64,7 @@ class HFRollout(StatefulRollout):
         self._pad = pad_token_id
         self._context_length = context_length
         self._tokenizer = tokenizer
-        self._state.version = 0
+        self._state.version = version
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
         """One response for each prompt; rows that share a prompt share its prefill.

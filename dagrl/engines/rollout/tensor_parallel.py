@@ -48,6 +48,11 @@ class TensorParallelRollout:
         """Whether the engine is, in this process."""
         return self._engine.is_dead
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of this process's share."""
+        return self._engine.weight_bytes
+
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
         """One response for each prompt of this process; it raises in all processes for a prompt of any."""
         return samples_of(self.stream(prompts, seeds, sampling), len(prompts), self._pad, seeds.device)

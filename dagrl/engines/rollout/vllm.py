@@ -27,7 +27,7 @@ from dagrl.engines.rollout.base import (
     samples_of,
 )
 from dagrl.engines.rollout.tensor_parallel import TensorParallelRollout
-from dagrl.engines.rollout.vllm_loading import Named, make_loader, without_place
+from dagrl.engines.rollout.vllm_loading import Named, held_weight_bytes, make_loader, without_place
 from dagrl.engines.rollout.vllm_start import Started, start_vllm
 from dagrl.engines.weights import Layout, Weights, layout_of, tied_names
 from dagrl.errors import EngineError
@@ -77,6 +77,7 @@ def start_vllm_rollout(
         stop_token_ids=stop_token_ids,
         pad_token_id=pad_token_id,
         unplaced=without_place(started.llm, tied_names(model)),
+        weight_bytes=held_weight_bytes(started.llm),
     )
     if spec.tensor_parallel == 1:
         return engine
@@ -87,7 +88,8 @@ class VllmRollout(StatefulRollout):
     """Draws responses by an engine of vLLM that has been started for a model with the weights of ``layout``.
 
     ``cached_tokens`` counts, of the latest call, the prompt tokens whose keys and values were there already.
-    ``unplaced`` are the weights that come with the others and have no place of their own in the engine.
+    ``unplaced`` are the weights that come with the others and have no place of their own in the engine, and
+    ``weight_bytes`` is what the weights in this process take while they are awake.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class VllmRollout(StatefulRollout):
         stop_token_ids: frozenset[int],
         pad_token_id: int,
         unplaced: frozenset[str] = frozenset(),
+        weight_bytes: int = 0,
     ) -> None:
         super().__init__("vllm")
         self._llm = started.llm
@@ -106,6 +109,7 @@ class VllmRollout(StatefulRollout):
         self._loader = make_loader(started.llm, native=started.native_updates)
         self._layout = layout
         self._unplaced = unplaced
+        self._weight_bytes = weight_bytes
         self._stops = sorted(stop_token_ids)
         self._pad = pad_token_id
         self._requests = 0
@@ -116,6 +120,11 @@ class VllmRollout(StatefulRollout):
     def context_length(self) -> int:
         """The most tokens of prompt and response together."""
         return self._context_length
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of this process's share of the weights, while they are awake; a closed engine has none."""
+        return 0 if self._is_closed else self._weight_bytes
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling) -> Samples:
         """One response for each prompt, from its own seed; rows that share a prompt share its prefill.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from dagrl.engines.sharding import tensor_bytes
 from dagrl.engines.weights import BUCKET_BYTES
 
 Named = tuple[str, Tensor]
+_Result = TypeVar("_Result")
 
 
 class WorkerCalls(Protocol):
@@ -23,7 +25,7 @@ class WorkerCalls(Protocol):
 class ModelCalls(Protocol):
     """What of vLLM's ``LLM`` a look at its model needs."""
 
-    def apply_model(self, func: Callable[[nn.Module], frozenset[str]]) -> list[frozenset[str]]:
+    def apply_model(self, func: Callable[[nn.Module], _Result]) -> list[_Result]:
         """What the function returns of the model of each worker."""
         ...
 
@@ -96,6 +98,26 @@ def without_place(llm: ModelCalls, tied: frozenset[str]) -> frozenset[str]:
     """
     (modules,) = llm.apply_model(_module_names)
     return frozenset(name for name in tied if name.split(".")[-2] not in modules)
+
+
+def held_weight_bytes(llm: ModelCalls) -> int:
+    """What the weights of the engine's model take in this process, where others may have shares of their own.
+
+    On a CPU most layers keep theirs packed for its kernels, out of torch's sight: they count as they were before.
+    """
+    (held,) = llm.apply_model(_weight_bytes)
+    return held
+
+
+def _weight_bytes(model: nn.Module) -> int:
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    packed = 0
+    for layer in model.modules():
+        loaded, _ = get_layerwise_info(layer).restore_metadata
+        own = layer.named_parameters(recurse=False)
+        packed += sum(loaded[name].nbytes for name, value in own if name in loaded and value.numel() == 0)
+    return packed + tensor_bytes(model.parameters())
 
 
 def _module_names(model: nn.Module) -> frozenset[str]:

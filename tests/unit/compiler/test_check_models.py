@@ -3,12 +3,13 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from dagrl import Pipeline, ResourcePool, WorkerGroup, policy, reward_model
+from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, reward_model
 from dagrl.compiler import compile_pipelines
 from dagrl.errors import CompileError, ConfigError
 from dagrl.graph.model_files import context_length
@@ -124,6 +125,13 @@ def test_code_of_the_folders_own_runs_when_it_is_trusted(folder: Path) -> None:
     spec = policy(str(folder), trust_remote_code=True)
     worker = PolicyWorker(WorkerGroup("actor", spec, pool=POOL), total_steps=1, rollout=False)
     assert type(worker.model).__name__ == "OwnForCausalLM"
+    trained = WorkerGroup("actor", replace(spec, optimizer=adamw(lr=1e-4)), pool=POOL)
+    hollow = PolicyWorker(WorkerGroup("sampler", spec, pool=POOL, follows=trained), total_steps=1, rollout=False)
+    assert type(hollow.model).__name__ == "OwnForCausalLM"
+    assert hollow.weight_bytes == 0
+    refused = WorkerGroup("sampler", policy(str(folder)), pool=POOL, follows=trained)
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        PolicyWorker(refused, total_steps=1, rollout=False)
     with pytest.raises(ConfigError, match="cannot be loaded"):
         PolicyWorker(WorkerGroup("actor", policy(str(folder)), pool=POOL), total_steps=1, rollout=False)
 

@@ -65,6 +65,15 @@ def test_both_are_synced_where_both_generate(toy) -> None:
     ]  # fmt: skip
 
 
+def test_a_follower_shares_nothing_out(toy) -> None:
+    trainer = toy.group("trainer")
+    (plan,) = compile_pipelines([step_of(toy, trainer, follower(trainer, parallel="fsdp"))], Machine("ray", (2,), 4))
+    assert {group.name: group.parallel for group in plan.groups}["sampler"] == "none"
+    spread = WorkerGroup("sampler", policy("zoo:tiny", parallel="fsdp"), pool=ResourcePool("far", [2]), follows=trainer)
+    (plan,) = compile_pipelines([step_of(toy, trainer, spread)], Machine("ray", (2,), 4))
+    assert {group.name: group.parallel for group in plan.groups}["sampler"] == "replicate"
+
+
 REFUSED = {
     "frozen": (lambda toy: toy.group("t", trains=False), {}, "follows `t`, which is frozen"),
     "chain": (lambda toy: follower(toy.group("first")), {}, "which itself follows `first`"),

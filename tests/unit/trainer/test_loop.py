@@ -10,6 +10,7 @@ from support import event_lines, load_grpo, metrics_lines, run_grpo
 
 from dagrl.errors import ConfigError
 from dagrl.executor.events import Event, Listener, RunFinished, RunPaused, StepFinished, event_from_dict
+from dagrl.storage.segments import read_lines
 from dagrl.trainer.loop import run
 from dagrl.trainer.records import Record
 from dagrl.trainer.saving import Saving
@@ -101,6 +102,17 @@ def test_events_tell_every_op_sync_and_free(tmp_path: Path) -> None:
     started = [event["op"] for event in events if event["event"] == "OpStarted"]
     assert started == ["prompts", "generate", "verify", "grpo_advantage", "ref_logprob", "update_policy"] * 2
     assert all(event["rows"] == 4 for event in events if event["event"] == "OpFinished")
+
+
+def test_a_step_tells_the_seconds_of_its_weight_syncs(tmp_path: Path) -> None:
+    run_grpo(tmp_path / "run", steps=2, evaluate=True, eval_every=1, batch_size=2, n=2)
+    synced = [event for event in event_lines(tmp_path / "run") if event["event"] == "WeightsSynced"]
+    lines = read_lines(str(tmp_path / "run"), "metrics")
+    timed = {line["step"]: line["time/sync_actor"] for line in lines if line["pipeline"] == "grpo"}
+    assert timed == {event["step"]: event["seconds"] for event in synced}
+    assert len(timed) == 2
+    assert not any("time/sync_actor" in line for line in lines if line["pipeline"] == "eval")
+    assert not any("time/phases" in line for line in lines)
 
 
 def test_a_model_that_does_not_load_leaves_no_run_folder(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The policy worker with an engine of vLLM: its weights follow the trained ones, and a dead engine is built anew."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("vllm")
 
 from policy_cases import learn, logprob_gap, sample, vllm_worker
 
+from dagrl import WorkerGroup
 from dagrl.errors import EngineError
 from dagrl.workers.policy import PolicyWorker
 from dagrl.zoo import model_folder
@@ -40,6 +42,32 @@ def test_after_a_sync_the_engine_has_the_new_weights_twice_in_a_row(tmp_path: Pa
     actor.sync_rollout()
     assert logprob_gap(actor, 31) < bound
     actor._rollout.close()
+
+
+def engine_bytes(actor: PolicyWorker, size: int) -> int:
+    """Of the tied weights, embeddings filled up to a multiple of 64 rows."""
+    parameters = dict(actor.model.named_parameters())
+    rows, width = parameters["model.embed_tokens.weight"].shape
+    return size * (sum(parameter.numel() for parameter in parameters.values()) + -rows % 64 * width)
+
+
+@pytest.mark.parametrize(("precision", "size"), [("bf16", 2), ("fp32", 4)])
+def test_a_follower_holds_the_engines_weights_alone(precision, size: int) -> None:
+    actor = vllm_worker("zoo:tiny", precision)
+    group = WorkerGroup(
+        "sampler", replace(actor.group.model, optimizer=None), pool=actor.group.pool, follows=actor.group
+    )
+    sampler = PolicyWorker(group, total_steps=10, rollout=True)
+    assert sampler.weight_bytes == engine_bytes(sampler, size)
+    assert actor.weight_bytes - sampler.weight_bytes == 4 * sum(weight.numel() for weight in actor.model.parameters())
+    with pytest.raises(EngineError, match="asked to generate before it was given weights"):
+        sample(sampler, 0)
+    sampler.load_rollout(actor.trained_weights(precision))
+    theirs, mine = sample(actor, 1)[0], sample(sampler, 1)[0]
+    assert torch.equal(theirs.responses, mine.responses)
+    for each in (actor, sampler):
+        each._rollout.close()
+        assert each._rollout.weight_bytes == 0
 
 
 def kill(actor: PolicyWorker) -> None:

@@ -45,6 +45,13 @@ def test_a_prompt_of_one_process_is_refused_in_all_that_share_the_engine(found):
     assert ("leaves no room" in ranks[1]["overlong"]) == (size == 2)
 
 
+def test_processes_that_share_an_engine_hold_a_share_of_its_weights(found):
+    ranks, precision, size = found
+    for rank in ranks:
+        whole = rank["weights"] * (2 if precision == "bf16" else 4)
+        assert whole <= rank["bytes"] * size < 1.3 * whole  # embeddings are filled up, and norms are whole in each
+
+
 def test_a_shared_engine_draws_what_an_engine_of_one_process_draws(tmp_path):
     model = make_model(tmp_path / "model", tied=False)
     alone, shared = (
