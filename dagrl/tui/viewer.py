@@ -133,8 +133,9 @@ class Viewer:
             self._has_news = self._is_urgent = True
 
     def _answer_signals(self) -> None:
-        heard = self._signals.copy()
-        self._signals.clear()
+        heard: set[int] = set()
+        while self._signals:  # one by one: another may come at any time, and none may be lost
+            heard.add(self._signals.pop())
         self._ended_by = next((number for number in _ENDING if number in heard), None)
         if signal.SIGTSTP in heard:
             self._screen.leave()

@@ -131,7 +131,7 @@ def test_every_signal_that_ends_the_view_leaves_the_terminal_as_it_was(run: Path
         view: list[psutil.Process] = [each for each in terminal.children() if "dagrl.cli" in each.cmdline()]
         for _ in range(2):
             view[-1].send_signal(number)
-        terminal.wait_for(f"code {128 + number}", 10)
+        terminal.wait_for(f"code {128 + number}", 30)
         assert terminal.attributes() == terminal.before
         assert not terminal.is_alternate
         assert terminal.has_cursor

@@ -229,7 +229,7 @@ def test_a_run_that_ends_leaves_nothing_and_says_nothing(write: Write, tmp_path:
 def test_many_rows_that_end_their_process_cost_milliseconds_each(write: Write) -> None:
     path = write("import os\ndef score(data_source, solution_str, ground_truth):\n    os._exit(1)\n")
     started = time.monotonic()
-    with pytest.raises(NodeError, match=r"failed on 3[67] of the first"):
+    with pytest.raises(NodeError, match=r"failed on (3[6-9]|40) of the first"):
         reward_function(
             [[]] * 40, ["a"] * 40, [""] * 40, ["d"] * 40, function=f"{path}:score", processes=2, max_failed_share=0.9
         )

@@ -131,7 +131,7 @@ def test_a_server_that_fails_only_is_lost_and_the_others_draw_its_rows(model) ->
 def test_rows_that_a_lost_server_still_has_are_drawn_by_the_others(model) -> None:
     with recorded_server() as (good, _), recorded_server() as (bad, hanging):
         engine = impatient([bad, good], model, seconds=0.0)
-        hanging.faults, hanging.delay = [(500, {})], 30.0
+        hanging.faults, hanging.delay = [(500, {})], 2.0
         assert [tokens for tokens, _ in rows_of(draw(engine, MANY))] == expected(MANY)
         assert len(hanging.rows) > 1
 
