@@ -98,6 +98,7 @@ class RecordedServer:
         self.rows: list[dict] = []
         self.calls: list[tuple[str, dict]] = []
         self.faults: list[tuple[int, dict]] = []
+        self.busy_resets = 0
         self.delay = 0.0
         self.models = ["tiny"]
         self.max_model_len = CONTEXT
@@ -131,7 +132,8 @@ class RecordedServer:
     def _call(self, path, body):
         self.calls.append((path, body))
         if path == "/reset_prefix_cache":
-            return 200, {}, {"success": True}
+            self.busy_resets -= 1
+            return 200, {}, {"success": self.busy_resets < 0}
         if "method" not in body:
             return 400, {}, _error("Missing 'method' in request body")
         folder = body["kwargs"]["weights_path"]

@@ -1,8 +1,9 @@
 """Compile pipelines: check everything, then plan each."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from dagrl.compiler.alias import alias
+from dagrl.compiler.alias import Aliases, alias
 from dagrl.compiler.canary import canaries
 from dagrl.compiler.check import in_file_order, pipeline_problems, worker_groups
 from dagrl.compiler.check_follows import follow_problems
@@ -13,7 +14,7 @@ from dagrl.compiler.parallel import parallel_strategy
 from dagrl.compiler.phases import PhasedGroups, phased_groups
 from dagrl.compiler.place import place
 from dagrl.compiler.plan import GroupPlan, Plan, PoolPlan
-from dagrl.compiler.prune import prune
+from dagrl.compiler.prune import Liveness, prune
 from dagrl.compiler.rows import Rows, symbolic_rows
 from dagrl.compiler.schedule import schedule
 from dagrl.errors import CompileError, Problem
@@ -39,14 +40,30 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
     if problems:
         faulty = dict.fromkeys(pipeline.name for pipeline in pipelines if found[pipeline])
         raise CompileError(in_file_order(problems), ",".join(faulty) or pipelines[0].name)
-    rollout_groups = _rollout_groups(pipelines)
-    phased = phased_groups(pipelines, groups, rollout_groups)
-    return tuple(_plan(pipeline, rows[pipeline], machine, rollout_groups, phased) for pipeline in pipelines)
+    lives = {pipeline: _live(pipeline, rows[pipeline]) for pipeline in pipelines}
+    calls = [call for one in lives.values() for call in one.live.calls]
+    rollout_groups = _rollout_groups(calls)
+    phased = phased_groups(calls, rollout_groups)
+    return tuple(
+        _plan(pipeline, rows[pipeline], lives[pipeline], machine, rollout_groups, phased) for pipeline in pipelines
+    )
 
 
-def _rollout_groups(pipelines: Sequence[Pipeline]) -> tuple[WorkerGroup, ...]:
-    """The groups that generate somewhere in the run, by name."""
-    calls = (call for pipeline in pipelines for call in pipeline.calls)
+class _Live(NamedTuple):
+    """What is left of a pipeline: without the calls that nobody reads, and then without those that an update makes."""
+
+    pruned: Liveness
+    live: Liveness
+    aliases: Aliases
+
+
+def _live(pipeline: Pipeline, rows: Rows) -> _Live:
+    pruned = prune(pipeline, rows)
+    return _Live(pruned, *alias(pipeline, rows, pruned))
+
+
+def _rollout_groups(calls: Sequence[Call]) -> tuple[WorkerGroup, ...]:
+    """The groups that generate in some of the run's live calls, by name."""
     found = {call.group.name: call.group for call in calls if call.group and call.contract.needs == "rollout"}
     return tuple(found[name] for name in sorted(found))
 
@@ -54,12 +71,12 @@ def _rollout_groups(pipelines: Sequence[Pipeline]) -> tuple[WorkerGroup, ...]:
 def _plan(
     pipeline: Pipeline,
     rows: Rows,
+    found: _Live,
     machine: Machine,
     rollout_groups: Sequence[WorkerGroup],
     phased: PhasedGroups,
 ) -> Plan:
-    pruned = prune(pipeline, rows)
-    live, aliases = alias(pipeline, rows, pruned)
+    pruned, live, aliases = found
     return Plan(
         pipeline=pipeline.name,
         machine=machine,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dagrl.compiler.plan import Action, FreeOp, LoopOp, Op, PhaseOp, RunOp, SyncOp
-from dagrl.graph.pipeline import Pipeline
+from dagrl.graph.pipeline import Call
 from dagrl.graph.specs import WorkerGroup
 
 #: The engines that give memory back.
@@ -80,16 +80,14 @@ class _Pool:
         self.here |= {(group, part): False for part, takes in _GOES.items() if takes == action}
 
 
-def phased_groups(
-    pipelines: Sequence[Pipeline], groups: Sequence[WorkerGroup], rollout_groups: Sequence[WorkerGroup]
-) -> PhasedGroups:
-    """Those of the run's groups that switch phases, of which ``rollout_groups`` generate."""
-    calls = [call for pipeline in pipelines for call in pipeline.calls]
+def phased_groups(calls: Sequence[Call], rollout_groups: Sequence[WorkerGroup]) -> PhasedGroups:
+    """Those of the groups of a run's live calls that switch phases, of which ``rollout_groups`` generate."""
+    groups = {call.group.name: call.group for call in calls if call.group is not None}
     train = {call.group.pool.name for call in calls if call.group is not None and call.contract.needs != "rollout"}
     sleeping = [
         group for group in rollout_groups if group.model.rollout.engine in SLEEPING_ENGINES and group.pool.name in train
     ]
-    offloaded = [group for group in groups if group.model.offload and group.follows is None]
+    offloaded = [group for group in groups.values() if group.model.offload and group.follows is None]
     return PhasedGroups(tuple(sleeping), tuple(offloaded))
 
 
@@ -135,8 +133,9 @@ def _used(op: RunOp, pool: _Pool) -> set[Part]:
     group = op.group or ""
     if op.needs != "rollout":
         return {(group, "model"), *([(group, "optimizer")] if op.mutates else [])}
-    # `hf` may generate from the trained weights themselves.
-    own = pool.groups[group].model.rollout.engine == "hf" if group in pool.groups else False
+    # In fp32 `hf` may generate from the trained weights themselves, in bf16 from a copy.
+    model = pool.groups[group].model if group in pool.groups else None
+    own = model is not None and (model.rollout.engine, model.precision) == ("hf", "fp32")
     return {(group, part) for part in (*_ENGINE, *(["model"] if own else []))}
 
 

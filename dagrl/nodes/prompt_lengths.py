@@ -15,9 +15,10 @@ _LIMIT = "max_prompt_tokens"
 
 
 def beyond_context(call: CallView) -> list[Refusal]:
-    """Refuse data whose longest prompt fills the model's context by itself, where nobody cuts or drops it.
+    """Refuse data whose longest prompt fills the context by itself, where nobody cuts or drops it.
 
-    Counts the tokens of the text alone, without the chat template's, of the row with the most text: what is refused
+    The context is the model's, or what `vllm(max_model_len=)` leaves of it. Counts the tokens of the text alone,
+    without the chat template's, of the row with the most text: what is refused
     would fail in the run, and what is not may still.
     """
     if call.group is None or type_fault(call.group.model.model, str) is not None:
@@ -25,9 +26,13 @@ def beyond_context(call: CallView) -> list[Refusal]:
     if call.options[_LIMIT] is not None or any(call.upstream_option(_LIMIT)):
         return []
     try:
-        context = context_length(call.group.model.model)
+        own = context_length(call.group.model.model)
     except UserError:
         return []  # said of the model itself
+    rollout = call.group.model.rollout
+    asked: Any = rollout.max_model_len  # what is no number is refused with the spec
+    given = asked if rollout.engine == "vllm" and isinstance(asked, int) else None
+    context = min((limit for limit in (own, given) if limit is not None), default=None)
     sources = [one.options for one in call.upstream() if {"data", "split"} <= set(one.options)]
     return [] if context is None else [refusal for one in sources for refusal in _refused(call, one, context)]
 
@@ -41,7 +46,7 @@ def _refused(call: CallView, source: Mapping[str, Any], context: int) -> list[Re
         return []
     what = (
         f"the longest prompt of `{source['data']}`, row {rows.longest} of the split `{source['split']}`, has at least "
-        f"{num_tokens} tokens, which leaves no room for a response in the model's context of {context}"
+        f"{num_tokens} tokens, which leaves no room for a response in a context of {context}"
     )
     return [(what, "leave such rows out with `short_prompts`, cut them with `max_prompt_tokens`, or shorten the data")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagrl.compiler.plan import Plan
 from dagrl.engines.parallel import Strategy
@@ -49,4 +49,5 @@ class Deployment:
 
 
 def _alone(group: WorkerGroup) -> WorkerGroup:
-    return WorkerGroup(group.name, group.model, pool=group.pool)
+    """It is not offloaded, as no plan would bring the weights of a group that follows another."""
+    return WorkerGroup(group.name, replace(group.model, offload=False), pool=group.pool)

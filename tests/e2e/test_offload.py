@@ -24,3 +24,9 @@ def test_a_run_that_offloads_learns_the_same(tmp_path: Path, precision: str) -> 
     switched = [event["action"] for event in event_lines(tmp_path / "moves") if event["event"] == "PhaseSwitched"]
     assert {"offload_model", "offload_optimizer", "onload_model", "onload_optimizer"} <= set(switched)
     assert not [event for event in event_lines(tmp_path / "stays") if event["event"] == "PhaseSwitched"]
+
+
+def test_a_reference_that_is_pruned_is_not_moved(tmp_path: Path) -> None:
+    run_grpo(tmp_path / "run", kl=0, steps=1, file=edited_pipeline(tmp_path, *_EDITS))
+    moved = {event["group"] for event in event_lines(tmp_path / "run") if event["event"] == "PhaseSwitched"}
+    assert moved == {"actor"}

@@ -79,13 +79,15 @@ def test_a_leader_that_is_offloaded_feeds_its_follower(tmp_path: Path) -> None:
     assert_identical(together, followed)
 
 
-def test_a_group_whose_leader_is_not_in_the_run_has_its_own_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_group_whose_leader_is_not_in_the_run_has_its_own_weights(tmp_path: Path, *, offload: bool) -> None:
     """What only evaluates never trains, and draws from what the files say."""
     pool = ResourcePool("main", [1])
     trained = WorkerGroup("actor", policy("zoo:tiny", optimizer=adamw(lr=1e-3), precision="fp32"), pool=pool)
     records = []
     for follows in (None, trained):
-        sampler = WorkerGroup("sampler", policy("zoo:tiny", precision="fp32"), pool=pool, follows=follows)
+        spec = policy("zoo:tiny", precision="fp32", offload=offload and follows is not None)
+        sampler = WorkerGroup("sampler", spec, pool=pool, follows=follows)
         with Pipeline("look") as look:
             batch = prompts(data="zoo:larger", batch_size=4, n=2)
             report(verify(batch, generate(sampler, batch, max_new_tokens=4)))

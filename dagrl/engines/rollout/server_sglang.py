@@ -143,7 +143,9 @@ class SglangServers:
 
 def _has_ended(question: Fields, choice: Fields, tokens: Sequence[int]) -> bool:
     """Whether a response had come to its end with the last token it was allowed: SGLang looks at the length first."""
-    return tokens[-1] in question["stop_token_ids"] or any(stop in choice["text"] for stop in question["stop"])
+    return tokens[-1] in question["stop_token_ids"] or any(
+        stop in (choice.get("text") or "") for stop in question["stop"]
+    )
 
 
 def _other_end(token: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ _CERTAIN = -1e-3
 _FLAG = "--logprobs-mode processed_logprobs"
 _START_TIME = re.compile(r"^process_start_time_seconds(?:\{.*\})? (\S+)", re.MULTILINE)
 _METRICS_SECONDS = 10.0
+_RESET_TRIES, _RESET_WAIT = 10, 0.3
 _TOKEN_IDS = "vLLM's server gives them"
 
 
@@ -81,10 +83,12 @@ class VllmServers:
         born = await self.mark(client, server)
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         await client.post(server, "/collective_rpc", call)
-        emptied = await client.post(server, "/reset_prefix_cache", {})
-        if not isinstance(emptied, dict) or emptied.get("success") is not True:
-            raise EngineError(f"the prefix cache of the server {server.url} could not be emptied: it draws other rows")
-        return born
+        for _ in range(_RESET_TRIES):  # another rank may still ask what the server can do
+            emptied = await client.post(server, "/reset_prefix_cache", {})
+            if isinstance(emptied, dict) and emptied.get("success") is True:
+                return born
+            await asyncio.sleep(_RESET_WAIT)
+        raise EngineError(f"the prefix cache of the server {server.url} could not be emptied: it draws other rows")
 
     async def mark(self, client: Client, server: Server) -> str | None:
         """When the server's process began, as its metrics say; None where they do not."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, reward_model
+from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, reward_model, vllm
 from dagrl.compiler import compile_pipelines
 from dagrl.errors import CompileError, ConfigError
 from dagrl.graph.model_files import context_length
@@ -140,6 +140,14 @@ def rows(folder: Path, *prompts_: str) -> str:
     file = folder.parent / "rows.jsonl"
     file.write_text("".join(json.dumps({"prompt": text, "answer": "1"}) + "\n" for text in prompts_))
     return str(file)
+
+
+def test_a_prompt_beyond_what_vllm_may_hold_is_found_before_the_run(folder: Path) -> None:
+    data = rows(folder, "1 2", "7" * 60, "3")
+    said = problems(folder, data=data, rollout=vllm(max_model_len=50))
+    assert "no room for a response in a context of 50" in said
+    assert problems(folder, data=data, rollout=vllm(max_model_len=100)) == ""
+    assert problems(folder, data=data) == ""
 
 
 def test_a_prompt_beyond_the_context_is_found_before_the_run(folder: Path) -> None:

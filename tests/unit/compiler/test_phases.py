@@ -161,9 +161,10 @@ def test_colocated_pools_of_many_processes_have_them_too(toy) -> None:
     assert sum(isinstance(op, PhaseOp) for op in plans[0].ops) == 4
 
 
-def offloaded(name: str, engine: str = "vllm", *, trains: bool = True) -> WorkerGroup:
+def offloaded(name: str, engine: str = "vllm", *, trains: bool = True, precision: str = "fp32") -> WorkerGroup:
     optimizer = adamw(lr=0.1) if trains else None
-    return WorkerGroup(name, policy("zoo:tiny", optimizer=optimizer, rollout=engine, offload=True), pool=POOL)
+    spec = policy("zoo:tiny", optimizer=optimizer, rollout=engine, precision=precision, offload=True)
+    return WorkerGroup(name, spec, pool=POOL)
 
 
 def test_what_is_offloaded_is_there_for_its_own_calls_alone(toy) -> None:
@@ -198,6 +199,11 @@ def test_the_optimizer_does_not_leave_for_a_score_between_updates(toy) -> None:
         toy.nudge(group, tokens)
     shown = steps_of(toy.plan_of(p))
     assert shown[shown.index("onload_optimizer trainer") + 1 :] == ["nudge", "old", "nudge#2"]
+
+
+def test_hf_in_bf16_generates_from_a_copy(toy) -> None:
+    plan = toy.plan_of(grpo(toy, offloaded("actor", "hf", precision="bf16"), toy.group("ref", trains=False)))
+    assert steps_of(plan)[:4] == ["offload_optimizer actor", "offload_model actor", "draw", "ref"]
 
 
 def test_hf_generates_from_trained_weights_so_these_stay(toy) -> None:

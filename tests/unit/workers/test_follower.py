@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import write_family
 from policy_cases import PROMPTS, learn, sample
 
 from dagrl import ResourcePool, WorkerGroup, adamw, policy
@@ -46,6 +47,21 @@ def test_it_holds_one_copy_in_the_dtype_it_generates_in(precision, size: int) ->
     frequencies = [value for name, value in sampler.model.named_buffers() if "inv_freq" in name]
     assert frequencies
     assert all(value.dtype == torch.float32 for value in frequencies), "rotary frequencies lose long positions in bf16"
+
+
+@pytest.mark.parametrize(("family", "on_cuda"), [("llama", "sdpa"), ("gemma2", "eager")])
+def test_attention_is_fused_on_an_accelerator_where_it_is_exact(tmp_path: Path, family, on_cuda, monkeypatch) -> None:
+    """torch's fused attention, flash where it fits, leaves out Gemma 2's cap on scores."""
+    model = str(model_folder("tiny")) if family == "llama" else write_family(family, tmp_path / "model")
+    trained = WorkerGroup("actor", policy(model, optimizer=adamw(lr=1e-2)), pool=POOL)
+    group = WorkerGroup("sampler", policy(model, rollout="vllm"), pool=POOL, follows=trained)
+
+    def attention() -> str:
+        return PolicyWorker(group, total_steps=1, rollout=False).model.config._attn_implementation
+
+    assert attention() == "eager"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert attention() == on_cuda
 
 
 @pytest.mark.parametrize("from_scratch", [False, True])

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 pytest.importorskip("vllm")
 
 from policy_cases import learn, logprob_gap, sample, vllm_worker
+from vllm import LLM, SamplingParams
 
 from dagrl import WorkerGroup
 from dagrl.errors import EngineError
@@ -42,6 +43,47 @@ def test_after_a_sync_the_engine_has_the_new_weights_twice_in_a_row(tmp_path: Pa
     actor.sync_rollout()
     assert logprob_gap(actor, 31) < bound
     actor._rollout.close()
+
+
+def test_an_engine_that_fails_while_it_generates_is_built_anew(monkeypatch) -> None:
+    actor = vllm_worker("zoo:tiny", "fp32")
+    engine = actor._rollout._llm.llm_engine
+    steps = iter(range(100))
+
+    def fails_at_the_second(step=engine.step):
+        if next(steps) == 1:
+            raise RuntimeError("out of memory")
+        return step()
+
+    monkeypatch.setattr(engine, "step", fails_at_the_second)
+    with pytest.raises(EngineError, match="failed while generating: out of memory"):
+        sample(actor, 0)
+    assert actor._rollout.is_dead
+    assert logprob_gap(actor, 1) < 1e-3
+    actor._rollout.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_is_saved_is_loaded_by_vllm_with_the_same_log_probs(tmp_path: Path, tied: bool) -> None:
+    actor = vllm_worker("zoo:tiny" if tied else untied(tmp_path / "model"), "fp32")
+    _, tokens = sample(actor, 0)
+    learn(actor, tokens)
+    actor.save(tmp_path / "saved")
+    expected = actor.compute_logprobs(tokens).logprobs
+    actor._rollout.close()
+    llm = LLM(
+        model=str(tmp_path / "saved"), dtype="float32", enforce_eager=True, kv_cache_memory_bytes=10**8,
+        max_model_len=128, disable_log_stats=True,
+    )  # fmt: skip
+    asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+    for row in range(0, len(expected), 8):
+        ids = tokens.input_ids[row][tokens.attention_mask[row]].tolist()
+        length = int(tokens.response_mask[row].sum())
+        (output,) = llm.generate([{"prompt_token_ids": ids}], asked, use_tqdm=False)
+        places = range(len(ids) - length, len(ids))
+        found = torch.tensor([output.prompt_logprobs[place][ids[place]].logprob for place in places])
+        torch.testing.assert_close(found, expected[row][:length], atol=1e-3, rtol=0)
 
 
 def engine_bytes(actor: PolicyWorker, size: int) -> int:

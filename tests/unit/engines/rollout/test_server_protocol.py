@@ -302,6 +302,16 @@ def test_a_rank_that_hands_nothing_over_walks_through_the_weights(recorded, mode
     assert len(draw(engine, 3).lengths) == 3
 
 
+def test_a_cache_that_is_in_use_for_a_moment_is_emptied_after_it(recorded, model, tmp_path) -> None:
+    url, one = recorded
+    one.busy_resets = 2
+    engine = ready([url], model, weights_folder=str(tmp_path))
+    assert [path for path, _ in one.calls].count("/reset_prefix_cache") == 3
+    one.busy_resets = 1000
+    with pytest.raises(EngineError, match="could not be emptied"):
+        engine.load_weights(weights(model), 2)
+
+
 def test_a_failed_sync_names_the_server_and_never_leads_to_a_generation(model, tmp_path) -> None:
     with recorded_server() as (good, _), recorded_server() as (bad, failing):
         engine = start([good, bad], model, weights_folder=str(tmp_path))
