@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,20 @@ def test_a_width_that_is_none_is_not_used(run: Path, columns: str) -> None:
     assert max(map(len, done.stdout.splitlines())) == 120
 
 
+@contextmanager
+def not_ignored(number: signal.Signals) -> Iterator[None]:
+    """Processes that are started inside hear the signal, though this one may have been told not to, as by nohup."""
+    before = signal.getsignal(number)
+    if before is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM])
 def test_every_signal_that_ends_the_view_leaves_the_terminal_as_it_was(run: Path, number: signal.Signals) -> None:
     shell = ["sh", "-c", '"$@"; echo code $?; exec sleep 60', "sh"]
-    with Terminal([*shell, *command(run)], environment={**os.environ, **ENVIRONMENT}) as terminal:
+    with not_ignored(number), Terminal([*shell, *command(run)], environment={**os.environ, **ENVIRONMENT}) as terminal:
         terminal.wait_for(lambda: terminal.is_alternate)
         view: list[psutil.Process] = [each for each in terminal.children() if "dagrl.cli" in each.cmdline()]
         for _ in range(2):
