@@ -97,7 +97,7 @@ def read_state(folder: Path) -> list[StatePart]:
 
 
 def stop_and_go_on(rank: int, size: int, strategy: Any, model: str, folder: Path) -> dict[str, Any]:
-    """Four steps at once, and two, a state on disk, and two more by a new worker."""
+    """Four steps at once, and two, a state on disk, and two more by a new worker; and two, an absence, and two more."""
     parallel = DataParallel(rank, size, strategy)
     torch.manual_seed(1 + rank)
     without = start(model, parallel)
@@ -112,7 +112,21 @@ def stop_and_go_on(rank: int, size: int, strategy: Any, model: str, folder: Path
     second.load_state(read_state(folder))
     loaded = rollout_weights(second)
     learn(second, range(3, 5))
-    return {"whole": weights(without), "half": half, "parts": weights(second), "names": names, "loaded": loaded}
+    return {
+        "whole": weights(without), "half": half, "parts": weights(second), "names": names, "loaded": loaded,
+        "moved": weights(learned_with_an_absence(model, parallel)),
+    }  # fmt: skip
+
+
+def learned_with_an_absence(model: str, parallel: DataParallel) -> PolicyWorker:
+    """Four steps, half-way through which what is trained is offloaded and comes back."""
+    torch.manual_seed(1 + parallel.rank)
+    actor = start(model, parallel)
+    learn(actor, range(1, 3))
+    for action in ("offload_optimizer", "offload_model", "onload_model", "onload_optimizer"):
+        actor.phase(action, 1)
+    learn(actor, range(3, 5))
+    return actor
 
 
 def go_on(rank: int, size: int, strategy: Any, model: str, folder: Path) -> dict[str, Any]:

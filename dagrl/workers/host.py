@@ -194,7 +194,8 @@ class NodeHost(Worker):
     def publish_weights(self, source: str, group: str) -> Published | None:
         """Make the trained weights of a group ready for those that follow it, on rank 0.
 
-        They travel in the precision of the group that is to generate from them.
+        They travel in the precision of the group that is to generate from them. Until it has them the object store,
+        in the host's memory, holds one copy of all.
         """
         worker, precision = self._policy(source), self._groups[group].model.precision
         if self.rank != 0 and not worker.parallel.sharded:

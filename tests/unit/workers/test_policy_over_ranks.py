@@ -116,6 +116,12 @@ def test_two_processes_go_on_to_the_bit(two, case: tuple[str, ...]) -> None:
     assert_equal(two[case][0]["whole"], two[case][1]["whole"])
 
 
+@pytest.mark.parametrize("case", [("go on", "replicate"), ("go on", "fsdp", "tied"), ("go on", "fsdp", "untied")])
+def test_weights_that_were_offloaded_learn_on_as_if_they_had_stayed(two, case) -> None:
+    for found in two[case]:
+        assert_equal(found["whole"], found["moved"])
+
+
 def test_a_replica_adds_its_random_numbers_alone(two) -> None:
     first, second = two["go on", "replicate"]
     assert second["names"] == ["rng/cpu"]
