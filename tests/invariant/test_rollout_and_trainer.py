@@ -112,6 +112,16 @@ def watch_ends(
     return Metrics()
 
 
+@node()
+def watch_texts(
+    responses: Int64[Tensor, "B T"], response_mask: Bool[Tensor, "B T"], response_text: Objects[str]
+) -> Metrics:
+    """Keeps the tokens of each response, and its text."""
+    ids = [row[mask].tolist() for row, mask in zip(responses, response_mask, strict=True)]
+    SEEN.append(list(zip(ids, response_text, strict=True)))
+    return Metrics()
+
+
 SEEN: list[list[tuple]] = []
 
 
@@ -177,6 +187,19 @@ def test_an_empty_response_is_the_empty_text(engine: str, tmp_path: Path) -> Non
     executor = LocalExecutor([planned], seed=0, total_steps=1)
     executor.run(planned, 1, {"prompts": SourceRows(torch.arange(3), torch.arange(3))})
     assert SEEN[0] == [("", 1, 0.0)] * 6
+
+
+def test_the_text_is_what_the_model_wrote_and_no_more(engine: str) -> None:
+    actor = WorkerGroup("actor", policy_by(engine), pool=ResourcePool("main", [0]))
+    with Pipeline("p") as pipeline:
+        watch_texts(generate(actor, prompts(data="zoo:larger", batch_size=4, n=4), max_new_tokens=6, temperature=1.5))
+    planned = Planned(pipeline, compile_pipelines([pipeline])[0])
+    SEEN.clear()
+    executor = LocalExecutor([planned], seed=0, total_steps=1)
+    executor.run(planned, 1, {"prompts": SourceRows(torch.arange(4), torch.arange(4))})
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("tiny"))
+    assert [text for _, text in SEEN[0]] == [tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in SEEN[0]]
+    assert len({len(ids) for ids, _ in SEEN[0]}) > 1
 
 
 def test_a_step_of_nothing_but_empty_responses_trains(engine: str, tmp_path: Path) -> None:
