@@ -66,3 +66,16 @@ def ray_session() -> Iterator[object]:
 
     with start_ray(num_cpus=16) as session:
         yield session
+
+
+@pytest.fixture(scope="module")
+def one_thread_each(ray_session: object) -> Iterator[None]:
+    """The Ray of the test session; what a module starts there, and the module itself, compute with one thread each."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(threads)

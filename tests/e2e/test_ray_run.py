@@ -135,16 +135,20 @@ def kill_a_worker_in(
     return process, errors, time.monotonic() - began
 
 
+def assert_ended_by_a_killed_worker(process: subprocess.Popen[str], errors: str, seconds: float) -> None:
+    assert process.returncode == 1, errors
+    assert seconds < LIMIT
+    assert re.search(r"WorkerLostError: the process of rank \d of worker group `main` \(node 127.0.0.1\)", errors)
+    assert "killed by signal 9" in errors
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("op", OPS)
 def test_a_worker_that_is_killed_ends_the_run_which_says_how_to_go_on(
     op: str, tmp_path: Path, data: Path, nothing_left: Callable[[], None]
 ) -> None:
     process, errors, seconds = kill_a_worker_in(op, data, tmp_path / "run")
-    assert process.returncode == 1, errors
-    assert seconds < LIMIT
-    assert re.search(r"WorkerLostError: the process of rank \d of worker group `main` \(node 127.0.0.1\)", errors)
-    assert "killed by signal 9" in errors
+    assert_ended_by_a_killed_worker(process, errors, seconds)
     assert re.search(r"in (node|op) `\S+` .*of pipeline `(grpo|eval)`, step \d+", errors)
     assert re.search(r"saved after step \d+; go on with: dagrl run .* --resume auto", errors)
     nothing_left()
@@ -163,10 +167,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_vllms_generate_ends_the_run(
     file = str(edited_pipeline(tmp_path, *edits))
     long = ("--set", "max_new_tokens=100")
     process, errors, seconds = kill_a_worker_in("generate", data, tmp_path / "run", *long, file=file)
-    assert process.returncode == 1, errors
-    assert seconds < LIMIT
-    assert re.search(r"WorkerLostError: the process of rank \d of worker group `main` \(node 127.0.0.1\)", errors)
-    assert "killed by signal 9" in errors
+    assert_ended_by_a_killed_worker(process, errors, seconds)
     assert re.search(r"in node `generate` .*of pipeline `grpo`, step 3", errors)
     assert re.search(r"saved after step 2; go on with: dagrl run .* --resume auto", errors)
     nothing_left()

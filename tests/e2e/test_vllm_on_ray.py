@@ -1,10 +1,8 @@
 """Engines of vLLM in Ray's processes: one over two of them, and those of a group that follows the trainer."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from support import metrics_lines
 
 pytest.importorskip("vllm")
@@ -18,14 +16,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def ray_runtime(ray_session: object) -> Iterator[RayRuntime]:
-    """Actors of one thread each, on the Ray of the test session."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield RayRuntime(deadline=240.0)
-    torch.set_num_threads(threads)
+def ray_runtime(one_thread_each: None) -> RayRuntime:
+    return RayRuntime(deadline=240.0)
 
 
 def grpo(*, processes: int, tensor_parallel: int, apart: bool) -> tuple[Pipeline, Pipeline]:

@@ -1,6 +1,5 @@
 """The same run wherever its ops run: in this process, on Ray, in colocated and in separate groups."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,8 @@ from dagrl.trainer.loop import run
 
 
 @pytest.fixture(scope="module")
-def ray_runtime(ray_session: object) -> Iterator[RayRuntime]:
-    """Actors of one thread each, on the Ray of the test session."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield RayRuntime(deadline=120.0)
-    torch.set_num_threads(threads)
+def ray_runtime(one_thread_each: None) -> RayRuntime:
+    return RayRuntime(deadline=120.0)
 
 
 def train(runtime: Runtime, out: Path, steps: int, file: Path | None = None, **values: Any) -> Path:

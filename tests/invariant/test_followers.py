@@ -1,7 +1,6 @@
 """Rollout and training in different processes: the numbers are those of one group that does both."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,8 @@ APART = (
 
 
 @pytest.fixture(scope="module")
-def ray_runtime(ray_session: object) -> Iterator[RayRuntime]:
-    """Actors of one thread each, on the Ray of the test session."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield RayRuntime(deadline=120.0)
-    torch.set_num_threads(threads)
+def ray_runtime(one_thread_each: None) -> RayRuntime:
+    return RayRuntime(deadline=120.0)
 
 
 def train(out: Path, file: Path | None, runtime: Runtime | None = None, *, steps: int = 3, **values: Any) -> Path:
