@@ -9,7 +9,7 @@ from worker_cases import GREEDY, learn
 from dagrl import ResourcePool, WorkerGroup, adamw, policy, vllm
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.sharding import whole
-from dagrl.errors import ConfigError
+from dagrl.errors import ConfigError, EngineError
 from dagrl.graph.roles import Sampling
 from dagrl.workers.policy import PolicyWorker
 
@@ -64,3 +64,34 @@ def draw_and_learn(
     actor._rollout.wake()
     found["again"] = rows_of(actor.generate(prompts, seeds, LONG))
     return found
+
+
+def fail_and_go_on(rank: int, size: int, strategy: Any, model: str, tensor_parallel: int) -> dict[str, Any]:
+    """An engine that died of a sync, in all ranks, is built anew by the next; the ranks' own group lives on."""
+    actor = worker(model, DataParallel(rank, size, strategy), "fp32", tensor_parallel)
+    prompts, seeds = prompts_of(rank, 3), torch.arange(3)
+    weights = actor.trained_weights("fp32")
+    found: dict[str, Any] = {}
+    try:
+        actor.load_rollout(Lost(weights.layout, weights))
+    except EngineError as error:
+        found["error"] = str(error)
+    try:
+        actor.generate(prompts, seeds, LONG)
+    except EngineError as error:
+        found["dead"] = str(error)
+    learn(actor, range(1, 2))  # its sync builds the engine anew
+    found["gap"] = gap(trained_model(actor), prompts, actor.generate(prompts, seeds, LONG))
+    return found
+
+
+class Lost:
+    """Weights of which the last does not arrive."""
+
+    def __init__(self, layout: Any, weights: Any) -> None:
+        self.layout = layout
+        self._weights = weights
+
+    def __iter__(self) -> Any:
+        named = list(self._weights)
+        return iter(named[:-1])

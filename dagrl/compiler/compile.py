@@ -6,6 +6,7 @@ from typing import NamedTuple
 from dagrl.compiler.alias import Aliases, alias
 from dagrl.compiler.canary import canaries
 from dagrl.compiler.check import in_file_order, pipeline_problems, worker_groups
+from dagrl.compiler.check_engines import engine_problems
 from dagrl.compiler.check_follows import follow_problems
 from dagrl.compiler.check_resources import resource_problems
 from dagrl.compiler.check_training import untrained_problems
@@ -43,6 +44,8 @@ def compile_pipelines(pipelines: Sequence[Pipeline], machine: Machine = LOCAL) -
     lives = {pipeline: _live(pipeline, rows[pipeline]) for pipeline in pipelines}
     calls = [call for one in lives.values() for call in one.live.calls]
     rollout_groups = _rollout_groups(calls)
+    if problems := engine_problems(rollout_groups, machine):
+        raise CompileError(problems, pipelines[0].name)
     phased = phased_groups(calls, rollout_groups)
     return tuple(
         _plan(pipeline, rows[pipeline], lives[pipeline], machine, rollout_groups, phased) for pipeline in pipelines

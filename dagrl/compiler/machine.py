@@ -14,12 +14,14 @@ class Machine:
     """An executor and the processes it can run.
 
     ``process_on_nodes`` are those of a pool that asks for as many as there are. ``limit`` bounds the processes of all
-    pools together, as long as each pool has its own; None where pools share the processes there are.
+    pools together, as long as each pool has its own; None where pools share the processes there are. ``gpus`` is
+    whether each process has a GPU.
     """
 
     executor: str
     process_on_nodes: tuple[int, ...]
     limit: int | None = None
+    gpus: bool = False
 
     @property
     def num_processes(self) -> int:

@@ -227,7 +227,7 @@ def plan_from_dict(data: Mapping[str, Any]) -> Plan:
     """The plan that ``to_dict`` wrote."""
     ops = tuple(_op_from_dict(op) for op in data["ops"])
     given = data["machine"]
-    machine = Machine(given["executor"], tuple(given["process_on_nodes"]), given["limit"])
+    machine = Machine(given["executor"], tuple(given["process_on_nodes"]), given["limit"], given.get("gpus", False))
     pools = tuple(PoolPlan(pool["name"], tuple(pool["process_on_nodes"])) for pool in data["pools"])
     groups = tuple(GroupPlan(**group) for group in data["groups"])
     decisions = (data["pruned"], data["aliased"], data["kept"])

@@ -18,7 +18,7 @@ def this_machine() -> Machine:
 
     gpus = torch.cuda.device_count()
     if gpus:
-        return Machine("ray", (gpus,), gpus)
+        return Machine("ray", (gpus,), gpus, gpus=True)
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return Machine("ray", (cores,), PROCESSES_PER_CORE * cores)
 
@@ -46,4 +46,4 @@ def cluster_machine() -> Machine:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     kind = "GPU" if any(node.get("GPU") for node in nodes) else "CPU"
     counts = tuple(int(node[kind]) for node in nodes if node.get(kind, 0) >= 1)
-    return Machine("ray", counts, sum(counts))
+    return Machine("ray", counts, sum(counts), gpus=kind == "GPU")

@@ -46,6 +46,9 @@ def vllm(
     and values: more lets more rows be drawn at once. ``max_model_len`` bounds prompt and response together; None is
     the model's own context. ``enforce_eager=None`` compiles the model on an accelerator alone. With
     ``prefix_caching`` the rows of one prompt share its prefill; each sync of the weights empties that cache.
+
+    On GPUs one group of a pool can generate by vLLM, and as it starts the GPU must have room for the engine's weights
+    and cache beside what the trainer has there already.
     """
     return RolloutSpec(
         engine="vllm",

@@ -27,6 +27,7 @@ from dagrl.engines.rollout.base import (
     samples_of,
 )
 from dagrl.engines.rollout.tensor_parallel import TensorParallelRollout
+from dagrl.engines.rollout.vllm_ending import end_vllm, free_memory
 from dagrl.engines.rollout.vllm_loading import Named, held_weight_bytes, make_loader, without_place
 from dagrl.engines.rollout.vllm_start import Started, start_vllm
 from dagrl.engines.weights import Layout, Weights, layout_of, tied_names
@@ -106,6 +107,7 @@ class VllmRollout(StatefulRollout):
         self._llm = started.llm
         self._context_length = started.context_length
         self._can_sleep = started.can_sleep
+        self._found_group = started.found_group
         self._loader = make_loader(started.llm, native=started.native_updates)
         self._layout = layout
         self._unplaced = unplaced
@@ -169,8 +171,9 @@ class VllmRollout(StatefulRollout):
         self._state.die("it was closed")
         if not self._is_closed:
             self._is_closed = True
-            self._llm.llm_engine.engine_core.shutdown()
+            end_vllm(self._llm, found_group=self._found_group)
             del self._llm, self._loader
+            free_memory()
 
     def _placed(self, weights: Iterable[Named]) -> Iterator[Named]:
         return ((name, tensor) for name, tensor in weights if name not in self._unplaced)

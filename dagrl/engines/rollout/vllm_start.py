@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from dagrl.engines.model_saving import save_configs
+from dagrl.engines.rollout.vllm_options import engine_options
 from dagrl.errors import ConfigError, Problem
 from dagrl.graph.rollouts import RolloutSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_GIB = 2**30
 #: The engine must live in this process. The rest may be set by the user: threads as torch has them, no reports home,
 #: errors alone on the console.
 _ENVIRONMENT = {
@@ -34,12 +34,16 @@ _ENVIRONMENT = {
 
 
 class Started(NamedTuple):
-    """An engine, the most tokens that a sequence of it may have, and what its device can do."""
+    """An engine, the most tokens that a sequence of it may have, and what its device can do.
+
+    ``found_group`` is whether the process had a default process group, which must live on when the engine ends.
+    """
 
     llm: Any
     context_length: int
     can_sleep: bool
     native_updates: bool
+    found_group: bool = False
 
 
 def start_vllm(
@@ -62,52 +66,37 @@ def start_vllm(
     """
     on_cpu = not torch.cuda.is_available()
     native = not on_cpu if native_updates is None else native_updates
+    found_group = torch.distributed.is_initialized()
     with _undisturbed(), tempfile.TemporaryDirectory(prefix="dagrl-vllm-") as folder:
         save_configs(model, tokenizer, Path(folder), dtype=dtype)
         _import_vllm(on_cpu=on_cpu)
         _hide_what_cannot_be_scanned()
         try:
-            optional = _optional(spec, on_cpu=on_cpu, native=native) | {"trust_remote_code": trust_remote_code}
-            llm = _make(spec, folder, dtype, context_length, on_cpu=on_cpu, optional=optional)
+            options = engine_options(
+                spec,
+                dtype,
+                context_length,
+                weight_bytes=sum(weight.numel() for weight in model.parameters()) * dtype.itemsize,
+                gpu_bytes=None if on_cpu else torch.cuda.mem_get_info()[1],
+                trust_remote_code=trust_remote_code,
+            )
+            llm = _make(folder, options | _wiring(spec, on_cpu=on_cpu, native=native))
         # vLLM raises what pydantic, torch and its own layers raise.
         except Exception as error:
             raise ConfigError([_refused(spec, model, error)], "rollout") from error
-    return Started(llm, llm.llm_engine.model_config.max_model_len, not on_cpu, native)
+    return Started(llm, llm.llm_engine.model_config.max_model_len, not on_cpu, native, found_group)
 
 
-def _make(
-    spec: RolloutSpec,
-    folder: str,
-    dtype: torch.dtype,
-    context_length: int | None,
-    *,
-    on_cpu: bool,
-    optional: dict[str, Any],
-) -> Any:
+def _make(folder: str, options: dict[str, Any]) -> Any:
     from vllm import LLM
 
-    computes: Any = str(dtype).removeprefix("torch.")
-    return LLM(
-        model=folder,
-        load_format="dummy",
-        dtype=computes,
-        max_model_len=context_length,
-        kv_cache_memory_bytes=int(spec.kv_cache_gib * _GIB),
-        enforce_eager=on_cpu if spec.enforce_eager is None else spec.enforce_eager,
-        enable_prefix_caching=spec.prefix_caching,
-        enable_sleep_mode=not on_cpu,
-        logprobs_mode="processed_logprobs",
-        generation_config="vllm",
-        seed=0,
-        disable_log_stats=True,
-        **optional,
-    )
+    return LLM(model=folder, **options)
 
 
-def _optional(spec: RolloutSpec, *, on_cpu: bool, native: bool) -> dict[str, Any]:
+def _wiring(spec: RolloutSpec, *, on_cpu: bool, native: bool) -> dict[str, Any]:
     options: dict[str, Any] = {"weight_transfer_config": _transfer()} if native else {}
     if spec.tensor_parallel > 1:
-        options |= {"tensor_parallel_size": spec.tensor_parallel, "distributed_executor_backend": _launched(on_cpu)}
+        options["distributed_executor_backend"] = _launched(on_cpu)
     return options
 
 
@@ -196,7 +185,9 @@ def _refused(spec: RolloutSpec, model: PreTrainedModel, error: Exception) -> Pro
         ("model", f"{type(model).__name__}, {model.config.name_or_path}"),
         ("cause", f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}"),
     )
-    if "KV cache" in text or "kv cache" in text:
+    if "ree memory on device" in text:
+        fix = f"give `vllm(kv_cache_gib=...)` less than {spec.kv_cache_gib}, `offload=True` to what trains beside it"
+    elif "KV cache" in text or "kv cache" in text:
         fix = f"give `vllm(kv_cache_gib=...)` more than {spec.kv_cache_gib}, or a smaller `max_model_len`"
     else:
         fix = 'generate with `rollout="hf"`, or take a model of an architecture that vLLM has'

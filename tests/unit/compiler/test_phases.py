@@ -7,6 +7,7 @@ import pytest
 from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy
 from dagrl.cli.plan_text import plan_text
 from dagrl.compiler import LOCAL, Machine, PhaseOp, Plan, RunOp, SyncOp, compile_pipelines, plan_from_dict
+from dagrl.errors import CompileError
 
 POOL = ResourcePool("main")
 
@@ -263,3 +264,25 @@ def test_offloading_is_printed(toy) -> None:
     text = plan_text(toy.plan_of(grpo(toy, offloaded("actor"), toy.group("ref", trains=False))))
     assert "phase   offload: the trained weights of actor" in text
     assert "phase   onload: the optimizer state of actor" in text
+
+
+def two_engines(toy, second: WorkerGroup) -> Pipeline:
+    with Pipeline("p") as p:
+        tokens = toy.draw(first := actor(name="first"), batch := toy.source())
+        toy.nudge(first, tokens)
+        toy.nudge(second, toy.draw(second, batch, name="other"))
+    return p
+
+
+def test_gpus_hold_one_engine_of_vllm_in_each_process(toy) -> None:
+    gpus = Machine("ray", (2,), 2, gpus=True)
+    with pytest.raises(CompileError, match="`first` and `second` both generate by vllm on pool `main`"):
+        compile_pipelines([two_engines(toy, actor(name="second"))], gpus)
+    one, two = ResourcePool("main", [1]), ResourcePool("apart", [1])
+    compile_pipelines([two_engines(toy, actor("hf", name="second"))], gpus)
+    with Pipeline("q") as q:
+        for name, pool in (("first", one), ("second", two)):
+            group = actor(name=name, pool=pool)
+            toy.nudge(group, toy.draw(group, toy.source(), name=f"draw_{name}"))
+    (plan,) = compile_pipelines([q], gpus)
+    assert plan_from_dict(json.loads(plan.to_json())).machine == gpus

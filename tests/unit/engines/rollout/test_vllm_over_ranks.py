@@ -3,7 +3,7 @@
 import pytest
 import torch
 from ranks import run_on_ranks
-from vllm_rank_cases import draw_and_learn
+from vllm_rank_cases import draw_and_learn, fail_and_go_on
 from worker_cases import make_model
 
 pytest.importorskip("vllm")
@@ -62,3 +62,13 @@ def test_a_shared_engine_draws_what_an_engine_of_one_process_draws(tmp_path):
         assert [tokens for tokens, _ in one["rows"]] == [tokens for tokens, _ in other["rows"]]
         for (_, wanted), (_, got) in zip(one["rows"], other["rows"], strict=True):
             torch.testing.assert_close(got, wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("strategy", "size"), [("fsdp", 1), ("fsdp", 2), ("replicate", 1)])
+def test_engines_that_die_of_a_sync_are_built_anew_and_the_ranks_stay_together(tmp_path, strategy, size):
+    model = make_model(tmp_path / "model", tied=False)
+    for rank in run_on_ranks(fail_and_go_on, 2, tmp_path, strategy, model, size, deadline_seconds=SECONDS):
+        assert "did not come" in rank["error"]
+        assert rank["gap"] < 1e-3
+        if strategy == "fsdp":  # a rank that has the weights whole builds a new engine by itself
+            assert "is dead" in rank["dead"]
