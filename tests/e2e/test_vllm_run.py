@@ -14,6 +14,8 @@ pytest.importorskip("vllm")
 from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, vllm
 from dagrl.engines.rollout.vllm_loading import Reload
 from dagrl.errors import TrainingError
+from dagrl.executor.local import LOCAL_RUNTIME
+from dagrl.executor.ray import RayRuntime
 from dagrl.nodes import generate, grpo_advantage, old_logprob, ppo_clip, prompts, short_prompts, update_policy, verify
 from dagrl.trainer.loop import run
 
@@ -102,12 +104,14 @@ def test_long_prompts_leave_as_whole_groups_and_are_counted(tmp_path: Path) -> N
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_it_learns_as_with_hf_together_and_apart(tmp_path: Path) -> None:
+def test_it_learns_as_with_hf_together_and_apart(tmp_path: Path, one_thread_each: None) -> None:
+    """Apart on Ray: weights then go from process to process."""
     late: dict[str, list[float]] = {}
     for name, (rollout, apart) in {"hf": ("hf", False), "vllm": ("vllm", False), "apart": ("vllm", True)}.items():
         for seed in range(3):
             out = tmp_path / f"{name}-{seed}"
-            run([grpo(rollout, 128, "bf16", apart=apart)], out=str(out), seed=seed, steps=20)
+            runtime = RayRuntime(deadline=240.0) if apart else LOCAL_RUNTIME
+            run([grpo(rollout, 128, "bf16", apart=apart)], out=str(out), seed=seed, steps=20, runtime=runtime)
             rewards = [line["reward/mean"] for line in metrics_lines(out)]
             late.setdefault(name, []).append(mean(rewards[15:20]))
     for name in ("vllm", "apart"):
