@@ -7,6 +7,7 @@ files speak, and of a packaged model that is yet to be converted its GGUF file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagrl.graph.models import json_object, local_folder
