@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+from dagrl.graph.packaged import _gguf_files
 
 NAME = "tiny-gguf"
 LAYERS, WIDTH, HEADS, KV_HEADS, HIDDEN = 2, 64, 4, 2, 96
@@ -16,6 +19,14 @@ def vocabulary() -> list[str]:
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     return [*SPECIAL, *bytes_to_unicode().values(), "12", "ab"]
+
+
+def prepare_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on ``sys.path`` for packages, and a cache of the test's own that nothing has been converted to."""
+    monkeypatch.setenv("DAGRL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    _gguf_files.cache_clear()
+    return tmp_path / "site"
 
 
 def install(site: Path, *, template: bool = True, files: int = 1) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,22 @@ from dagrl.storage.stamps import WatchedFile, watch
 from dagrl.storage.tables import Table, ending, open_table
 
 _HASHES = 2**32
+#: Rows that tell how long prompts are, where not all are read.
+_LOOKED_AT = 8
 
 
 class PromptRows(Sequence[PromptRow]):
     """The rows of one split; ``unanswered`` names the first that has no answer and counts the others."""
 
     unanswered: str | None = None
-    #: The row whose prompt has the most text; None where that is not known without reading every row.
-    longest: int | None = None
+
+    @cached_property
+    def longest(self) -> int | None:
+        """The row whose prompt has the most text, of all in a file; of rows made as they are asked for, the first 8.
+
+        Making one of those takes up to 0.4 s in the slowest tasks. None where there is no row.
+        """
+        return max(range(min(len(self), _LOOKED_AT)), key=lambda index: text_size(self[index].messages), default=None)
 
     def __getitem__(self, index: int) -> PromptRow:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The row at an index."""
@@ -124,7 +132,12 @@ class _Survey:
         if row.answer is None:
             self.unanswered.append(len(self.hashes))
         self.hashes.append(prompt_hash(row.messages))
-        self.sizes.append(sum(len(message["content"]) for message in row.messages))
+        self.sizes.append(text_size(row.messages))
+
+
+def text_size(messages: Sequence[Mapping[str, Any]]) -> int:
+    """The characters of a prompt."""
+    return sum(len(message["content"]) for message in messages)
 
 
 def _stem(url: str) -> str:

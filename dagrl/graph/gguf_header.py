@@ -4,7 +4,7 @@ The layout is that of the GGUF specification, versions 2 and 3, little-endian.
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -15,6 +15,8 @@ from typing import Any
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
+#: The field that names the tokens in the order of their ids.
+TOKENS = "tokenizer.ggml.tokens"
 #: struct formats of the scalar types by their number.
 _SCALARS: Mapping[int, str] = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
@@ -23,10 +25,14 @@ _SCALARS: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """``fields`` are the metadata, of an array only its length; ``num_parameters`` counts all weights."""
+    """``fields`` are the metadata, of an array only its length; ``num_parameters`` counts all weights.
+
+    ``tokens`` are the texts of the vocabulary in the order of their ids, spelled as the file does.
+    """
 
     fields: Mapping[str, Any]
     num_parameters: int
+    tokens: Sequence[str] = ()
 
     def of_architecture(self, name: str) -> Any:
         """A field that the format keeps under the architecture's name; None where there is none."""
@@ -54,6 +60,7 @@ class _Reader:
     def __init__(self, data: mmap) -> None:
         self._data = data
         self._at = 0
+        self._tokens: Sequence[str] = ()
 
     def header(self) -> GgufHeader:
         magic, version = self._data[:4], 0
@@ -63,8 +70,15 @@ class _Reader:
         if version not in _VERSIONS:
             raise ValueError(f"it begins with {magic!r}, version {version}: no GGUF of version 2 or 3")
         num_tensors, num_fields = self._scalar("Q"), self._scalar("Q")
-        fields = {self._string(): self._value(self._scalar("I")) for _ in range(num_fields)}
-        return GgufHeader(fields, sum(self._tensor_size() for _ in range(num_tensors)))
+        fields = {name: self._field(name) for name in (self._string() for _ in range(num_fields))}
+        return GgufHeader(fields, sum(self._tensor_size() for _ in range(num_tensors)), self._tokens)
+
+    def _field(self, name: str) -> Any:
+        kind, start = self._scalar("I"), self._at
+        if name == TOKENS and kind == _ARRAY and self._scalar("I") == _STRING:
+            self._tokens = tuple(self._string() for _ in range(self._scalar("Q")))
+        self._at = start
+        return self._value(kind)
 
     def _tensor_size(self) -> int:
         self._string()

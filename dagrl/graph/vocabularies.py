@@ -1,13 +1,28 @@
 """Whether two models number tokens alike, as far as files on this machine tell; nothing is loaded or fetched."""
 
 import json
-import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dagrl.errors import UserError
-from dagrl.graph.models import locate_model
+from dagrl.graph.models import local_folder
+from dagrl.graph.packaged import PYPI, packaged_model
+from dagrl.graph.packaged_vocabulary import spelled_tokens
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """The ids of the tokens, where those are known, and how many rows the embedding has."""
+
+    ids: Mapping[str, int]
+    rows: int | None
+
+    @property
+    def needed(self) -> int | None:
+        """How many ids there are."""
+        return max(self.ids.values()) + 1 if self.ids else self.rows
 
 
 def vocabulary_fault(writer: str, reader: str) -> str | None:
@@ -17,12 +32,13 @@ def vocabulary_fault(writer: str, reader: str) -> str | None:
     reader's embedding (`vocab_size` of config.json) must have a row for each. One with more rows is no fault: these
     are often padded, and the reader may have no name for a token that it has a row for. Without the writer's
     tokenizer.json, as where there is only a sentencepiece file, its own `vocab_size` says how many ids there are.
-    A Hugging Face name is compared only if its files are in the cache.
+    Of a packaged model that is yet to be converted the GGUF file says the same. A Hugging Face name is compared only
+    if its files are in the cache.
     """
-    written, read = _folder(writer), _folder(reader)
-    if written is None or read is None or written == read:
+    written, read = _vocabulary(writer), _vocabulary(reader)
+    if written is None or read is None:
         return None
-    ids, other = token_ids(written), token_ids(read)
+    ids, other = written.ids, read.ids
     for token, number in ids.items():
         if token in other and other[token] != number:
             return f"the token {token!r} has the id {number} in `{writer}` and the id {other[token]} in `{reader}`"
@@ -30,11 +46,27 @@ def vocabulary_fault(writer: str, reader: str) -> str | None:
     for token, number in ids.items():
         if token not in other and number in names:
             return f"the id {number} is the token {token!r} in `{writer}` and {names[number]!r} in `{reader}`"
-    needed = max(ids.values()) + 1 if ids else _embedding_rows(written)
-    rows = _embedding_rows(read)
+    needed, rows = written.needed, read.rows
     if needed is not None and rows is not None and rows < needed:
         return f"`{writer}` has {needed} token ids, the embedding of `{reader}` has {rows} rows"
     return None
+
+
+def _vocabulary(reference: str) -> _Vocabulary | None:
+    """What the files of a model say; None where it has none on this machine, or none that can be read."""
+    try:
+        folder = local_folder(reference)
+        if folder is not None:
+            return _Vocabulary(token_ids(folder), _embedding_rows(folder))
+        return _packaged_vocabulary(reference) if reference.startswith(PYPI) else None
+    except UserError:  # said of the model itself
+        return None
+
+
+def _packaged_vocabulary(reference: str) -> _Vocabulary:
+    header = packaged_model(reference).header()
+    tokens = spelled_tokens(header) or ()
+    return _Vocabulary({token: number for number, token in enumerate(tokens)}, len(header.tokens) or None)
 
 
 def token_ids(folder: Path) -> Mapping[str, int]:
@@ -59,33 +91,6 @@ def _embedding_rows(folder: Path) -> int | None:
         if isinstance(part, dict) and isinstance(part.get("vocab_size"), int):
             return part["vocab_size"]
     return None
-
-
-def _folder(reference: str) -> Path | None:
-    """Where a model's files are on this machine, a Hugging Face name's cached ones too."""
-    try:
-        folder = Path(locate_model(reference)).expanduser()
-        return folder.resolve() if folder.is_dir() else _cached(reference)
-    except (UserError, ValueError):  # a ValueError: a name that no path can have
-        return None
-
-
-def _cached(name: str) -> Path | None:
-    """The folder of a name's main revision in the cache of Hugging Face."""
-    cache = _hub_cache() / f"models--{name.replace('/', '--')}"
-    try:
-        revision = (cache / "refs" / "main").read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
-    folder = cache / "snapshots" / revision
-    return folder if folder.is_dir() else None
-
-
-def _hub_cache() -> Path:
-    """Where Hugging Face keeps what it has fetched, by its own environment variables."""
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    return Path(os.path.expandvars(os.environ.get("HF_HUB_CACHE") or f"{home}/hub")).expanduser()
 
 
 def _json(file: Path) -> dict[str, Any]:

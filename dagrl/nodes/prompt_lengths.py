@@ -7,7 +7,7 @@ from dagrl.data.rows import PromptRows, rows_in_use
 from dagrl.errors import UserError
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
-from dagrl.graph.model_files import context_length, tokenizer_file
+from dagrl.graph.model_files import context_length, open_tokenizer
 from dagrl.graph.options import type_fault
 from dagrl.graph.roles import Message
 
@@ -18,8 +18,9 @@ def beyond_context(call: CallView) -> list[Refusal]:
     """Refuse data whose longest prompt fills the context by itself, where nobody cuts or drops it.
 
     The context is the model's, or what `vllm(max_model_len=)` leaves of it. Counts the tokens of the text alone,
-    without the chat template's, of the row with the most text: what is refused
-    would fail in the run, and what is not may still.
+    without the chat template's, of the row with the most text: what is refused would fail in the run, and what is not
+    may still. Of data whose rows are made as they are asked for (`gym:`, `zoo:`) only the first few are looked at, so
+    that planning takes no longer; a longer one of the others, and a model without files here, are for `generate`.
     """
     if call.group is None or type_fault(call.group.model.model, str) is not None:
         return []
@@ -45,7 +46,7 @@ def _refused(call: CallView, source: Mapping[str, Any], context: int) -> list[Re
     if num_tokens < context:
         return []
     what = (
-        f"the longest prompt of `{source['data']}`, row {rows.longest} of the split `{source['split']}`, has at least "
+        f"a prompt of `{source['data']}`, row {rows.longest} of the split `{source['split']}`, has at least "
         f"{num_tokens} tokens, which leaves no room for a response in a context of {context}"
     )
     return [(what, "leave such rows out with `short_prompts`, cut them with `max_prompt_tokens`, or shorten the data")]
@@ -61,10 +62,9 @@ def _rows(source: Mapping[str, Any]) -> PromptRows | None:
 def _num_tokens(model: str, messages: Sequence[Message], least: int) -> int:
     """The tokens of the texts, 0 where they are surely fewer than ``least``: no token is less than a byte."""
     texts = [str(message["content"]).strip() for message in messages]
-    file = tokenizer_file(model)
-    if file is None or sum(len(text.encode()) for text in texts) < least:
+    if sum(len(text.encode()) for text in texts) < least:
         return 0
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = open_tokenizer(model)
+    if tokenizer is None:
+        return 0
     return sum(len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)

@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from packaged_gguf import CONTEXT, NAME, install, prepare_site
 
 from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy, reward_model, vllm
 from dagrl.compiler import compile_pipelines
+from dagrl.data.rows import open_rows
 from dagrl.errors import CompileError, ConfigError
 from dagrl.graph.model_files import context_length
+from dagrl.graph.models import head_fault, local_folder
 from dagrl.nodes import generate, prompts, report, short_prompts, verify
 from dagrl.nodes.reward_model import reward_model_score
 from dagrl.workers.policy import PolicyWorker
 from dagrl.zoo import model_folder
 
 POOL = ResourcePool("main", [1])
+HUB_NAME = "owner/name"
 
 
 @pytest.fixture
@@ -27,13 +31,37 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(model_folder("tiny"), tmp_path / "model"))
 
 
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of `owner/name`, to spoil, as Hugging Face caches them: links to blobs, one revision named `main`."""
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.delenv("HUGGINGFACE_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    cache = tmp_path / "home" / "hub" / "models--owner--name"
+    files = Path(shutil.copytree(model_folder("tiny"), cache / "snapshots" / "abc"))
+    (cache / "blobs").mkdir()
+    for file in list(files.iterdir()):
+        file.symlink_to(file.rename(cache / "blobs" / file.name))
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc")
+    return files
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A packaged model that has not been converted."""
+    pytest.importorskip("gguf")
+    install(prepare_site(tmp_path, monkeypatch))
+    return f"pypi:{NAME}"
+
+
 def edit(file: Path, change: Callable[[dict], object]) -> None:
     held = json.loads(file.read_text())
     change(held)
     file.write_text(json.dumps(held))
 
 
-def problems(folder: Path, *, data: str = "zoo:larger", filtered: bool = False, **options) -> str:
+def problems(folder: Path | str, *, data: str = "zoo:larger", filtered: bool = False, **options) -> str:
     """What is said against generating from the model, its own line aside."""
     with Pipeline("p") as pipeline:
         actor = WorkerGroup("actor", policy(str(folder), **options), pool=POOL)
@@ -161,3 +189,61 @@ def test_a_prompt_beyond_the_context_is_found_before_the_run(folder: Path) -> No
 
 def test_prompts_that_are_dropped_do_not_count(folder: Path) -> None:
     assert problems(folder, data=rows(folder, "1 2", "7" * 128), filtered=True) == ""
+
+
+def test_what_hugging_face_has_cached_is_read_like_a_folder(cached: Path) -> None:
+    assert problems(HUB_NAME) == ""
+    assert local_folder(HUB_NAME) == cached.resolve()
+    assert local_folder("owner/other") is None
+    (cached / "chat_template.jinja").unlink()
+    assert "has no chat template" in problems(HUB_NAME)
+    assert problems("owner/other") == ""
+
+
+def test_cached_code_and_pickles_are_refused_unless_allowed(cached: Path) -> None:
+    edit(cached / "config.json", lambda held: held.update(auto_map={"AutoConfig": "own.OwnConfig"}))
+    (cached / "model.safetensors").rename(cached / "pytorch_model.bin")
+    assert "brings Python code of its own" in problems(HUB_NAME)
+    assert "holds its weights as pickles" in problems(HUB_NAME, trust_remote_code=True)
+    assert problems(HUB_NAME, trust_remote_code=True, allow_pickle=True) == ""
+
+
+def test_cached_tokens_and_context_are_read(cached: Path, folder: Path) -> None:
+    assert "context of 128" in problems(HUB_NAME, data=rows(folder, "1 2", "7" * 128))
+    drop_token(cached, "pad_token", "eos_token")
+    assert "names a token that ends a response" in problems(HUB_NAME)
+
+
+def test_a_cached_model_without_a_head_gives_no_score(cached: Path) -> None:
+    assert "which has no head" in str(head_fault(HUB_NAME, new_head=False))
+    assert head_fault("owner/other", new_head=False) is None
+
+
+def test_a_packaged_model_without_a_head_gives_no_score(packaged: str) -> None:
+    assert "is a causal language model, which has no head" in str(head_fault(packaged, new_head=False))
+    assert head_fault(packaged, new_head=True) is None
+
+
+def test_a_prompt_beyond_the_context_of_a_packaged_model_is_found_before_it_is_converted(
+    packaged: str, folder: Path
+) -> None:
+    said = problems(packaged, data=rows(folder, "1 2", "7" * CONTEXT, "3"))
+    assert f"row 1 of the split `train`, has at least {CONTEXT} tokens" in said
+    assert problems(packaged, data=rows(folder, "1 2", "7" * (CONTEXT - 1))) == ""
+    assert problems(packaged, data=rows(folder, "12" * (CONTEXT - 1))) == ""
+
+
+def test_prompts_that_are_made_are_looked_at_too(folder: Path) -> None:
+    rollout = vllm(max_model_len=7)
+    assert "a prompt of `zoo:larger`, row 0" in problems(folder, rollout=rollout)
+    assert problems(folder, rollout=vllm(max_model_len=8)) == ""
+
+
+def test_a_task_whose_prompts_are_beyond_the_context_is_found_before_the_run(packaged: str) -> None:
+    pytest.importorskip("reasoning_gym", exc_type=ImportError)
+    data = "gym:chain_sum?min_terms=20&max_terms=40"
+    longest = open_rows(data, "train").longest
+    assert f"a prompt of `{data}`, row {longest} of the split `train`" in problems(packaged, data=data)
+    assert problems(packaged, data=data, filtered=True) == ""
+    sizes = [len(open_rows(data, "train")[index].messages[0]["content"]) for index in range(8)]
+    assert longest == sizes.index(max(sizes)) != 0

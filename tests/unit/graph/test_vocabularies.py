@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaged_gguf import NAME, install, prepare_site
 
 from dagrl.graph.vocabularies import vocabulary_fault
 
@@ -85,7 +86,8 @@ def test_faults(name: str, tmp_path: Path) -> None:
 
 
 def test_a_name_is_compared_only_if_it_is_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     writer = folder(tmp_path / "writer", WORDS)
     assert vocabulary_fault(writer, "owner/name") is None
@@ -111,13 +113,14 @@ def cached_model(hub: Path) -> None:
         ("HF_HOME", "~/mine", "mine/hub"),
         ("XDG_CACHE_HOME", "{home}/caches", "caches/huggingface/hub"),
         ("HF_HUB_CACHE", "~/other", "other"),
+        ("HUGGINGFACE_HUB_CACHE", "~/older", "older"),
         (None, "", ".cache/huggingface/hub"),
     ],
 )
 def test_the_cache_is_where_hugging_face_puts_it(
     variable: str | None, value: str, hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("HF_HOME", "XDG_CACHE_HOME", "HF_HUB_CACHE"):
+    for name in ("HF_HOME", "XDG_CACHE_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     if variable is not None:
@@ -154,3 +157,19 @@ def test_a_tokenizer_of_another_kind_tells_nothing(text: str, tmp_path: Path) ->
 
 def test_a_name_that_no_path_can_have_tells_nothing(tmp_path: Path) -> None:
     assert vocabulary_fault(folder(tmp_path / "writer", WORDS), "owner/na\0me") is None
+
+
+def test_a_packaged_model_is_compared_before_it_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gguf")
+    model, site = f"pypi:{NAME}", prepare_site(tmp_path, monkeypatch)
+    assert vocabulary_fault(model, "zoo:tiny") is None  # not installed, which is said of the model itself
+    install(site)
+    prepare_site(tmp_path, monkeypatch)
+    assert vocabulary_fault(model, model) is None
+    assert "the token '!' has the id 3 in" in str(vocabulary_fault(model, "zoo:tiny"))
+    assert "the token '0' has the id 4 in" in str(vocabulary_fault("zoo:tiny", model))
+    small, large = (folder(tmp_path / str(rows), vocab_size=rows) for rows in (260, 262))
+    assert "has 261 token ids, the embedding of" in str(vocabulary_fault(model, small))
+    assert vocabulary_fault(model, large) is None
+    assert "has 261 rows" in str(vocabulary_fault(large, model))
+    assert not (tmp_path / "cache").exists()
