@@ -17,9 +17,13 @@ def weighted(
 ) -> Float32[Tensor, "B T"]:
     """Losses times the rollout weights, which carry no gradient; without weights, the losses.
 
-    A token of weight 0 adds nothing but still counts in the denominators.
+    A token of weight 0 adds nothing but still counts in the denominators. A loss of 0, as an advantage of 0 gives, stays
+    0 without gradient even where the weight is infinite.
     """
-    return losses if weights is None else losses * where_masked(weights.detach(), mask)
+    if weights is None:
+        return losses
+    weights = where_masked(weights.detach(), mask)
+    return losses * weights.masked_fill(weights.isinf() & (losses.detach() == 0), 0.0)
 
 
 def policy_metrics(
