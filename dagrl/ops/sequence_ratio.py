@@ -85,7 +85,7 @@ def _log_of_row(values: Float32[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Fl
 def _moving_ratio(
     log_row: Float32[Tensor, "B T"], values: Float32[Tensor, "B T"], idle: Bool[Tensor, "B T"]
 ) -> Float32[Tensor, "B T"]:
-    """exp of the row's value with the gradient of the token's own; 1 without a gradient where idle.
+    """The row's ratio, with the gradient of the token's own value; 1 without a gradient where idle.
 
     Idle places are filled before they are subtracted or exponentiated: no inf - inf, and no 0 * inf backward.
     """

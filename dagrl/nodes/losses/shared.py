@@ -17,8 +17,8 @@ def weighted(
 ) -> Float32[Tensor, "B T"]:
     """Losses times the rollout weights, which carry no gradient; without weights, the losses.
 
-    A token of weight 0 adds nothing but still counts in the denominators. A loss of 0, as an advantage of 0 gives, stays
-    0 without gradient even where the weight is infinite.
+    A token of weight 0 adds nothing but still counts in the denominators. A loss of 0, as an advantage of 0 gives,
+    stays 0 without gradient even where the weight is infinite.
     """
     if weights is None:
         return losses
