@@ -65,8 +65,11 @@ def not_positive(call: CallView, *names: str) -> list[Refusal]:
 
 
 def weighs_itself(call: CallView) -> list[Refusal]:
-    """Refuse rollout weights beside a loss that is weighted against the rollout's log-probs by itself."""
-    if "rollout_weights" not in call.columns():
+    """Refuse rollout weights for a loss that is weighted against the rollout's log-probs by itself.
+
+    They may be those of another term: none that weighs itself reads them.
+    """
+    if "rollout_weights" not in call.columns() - call.reads():
         return []
     what = "it weighs tokens against `rollout_logprobs` itself, and `rollout_weights` would do so again"
     return [(what, "drop the call that writes `rollout_weights`, or take a loss that reads them, such as `ppo_clip`")]
