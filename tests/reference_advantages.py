@@ -133,14 +133,15 @@ def opo(rewards: Row, group_ids, lengths) -> Row:
     return advantages
 
 
-def gpg(rewards: Row, group_ids, *, normalize_by_std: bool) -> Row:
+def gpg(rewards: Row, group_ids, trained: list[bool], *, normalize_by_std: bool) -> Row:
     groups = groups_of(rewards, group_ids)
-    valid = sum(
-        not isnan(reward) and max(groups[group]) != min(groups[group])
-        for reward, group in zip(rewards, group_ids, strict=True)
-    )
+    rows = valid = 0
+    for reward, group, its_trained in zip(rewards, group_ids, trained, strict=True):
+        if its_trained:
+            rows += 1
+            valid += not isnan(reward) and max(groups[group]) != min(groups[group])
     plain = grpo_advantages(rewards, group_ids, normalize_by_std=normalize_by_std)
-    return [len(rewards) / valid * advantage if valid else 0.0 for advantage in plain]
+    return [rows / valid * a if valid and its_trained else 0.0 for a, its_trained in zip(plain, trained, strict=True)]
 
 
 def pass_at_k(rewards: Row, group_ids, k: int, eps: float = 1e-6) -> Row:
@@ -156,6 +157,19 @@ def pass_at_k(rewards: Row, group_ids, k: int, eps: float = 1e-6) -> Row:
         for i in rows:
             mine = [value for subset, value in best.items() if i in subset]
             advantages[i] = (fsum(mine) / len(mine) - mean) / (std + eps)
+    return advantages
+
+
+def grpo_passk(rewards: Row, group_ids, *, normalize_by_std: bool, eps: float = 1e-6) -> Row:
+    """The best of each group gets its lead over the second, both found by sorting."""
+    advantages = [0.0] * len(rewards)
+    for group in set(group_ids):
+        rows = [i for i, its in enumerate(group_ids) if its == group and not isnan(rewards[i])]
+        if len(rows) < 2:
+            continue
+        first, second = sorted(rows, key=lambda i: -rewards[i])[:2]
+        lead = rewards[first] - rewards[second]
+        advantages[first] = lead / (unbiased_std([rewards[i] for i in rows]) + eps) if normalize_by_std else lead
     return advantages
 
 

@@ -20,6 +20,7 @@ _ADVANTAGES = (
     "gdpo_advantage",
     "gpg_advantage",
     "grpo_advantage",
+    "grpo_passk_advantage",
     "maxrl_advantage",
     "opo_advantage",
     "otb_advantage",

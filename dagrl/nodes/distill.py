@@ -11,6 +11,7 @@ from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import TokenBatch
 from dagrl.nodes.logprob import needs_sampling
+from dagrl.nodes.losses.shared import weighted
 from dagrl.nodes.refusals import below
 from dagrl.ops.distill import DistillKind, Tail, sampled_reverse_kl, topk_kl
 from dagrl.ops.masks import mean_metric, where_masked
@@ -65,14 +66,17 @@ def reverse_kl_distill(
     old_logprobs: Float32[Tensor, "B T"],
     teacher_logprobs: Float32[Tensor, "B T"],
     response_mask: Bool[Tensor, "B T"],
+    rollout_weights: Float32[Tensor, "B T"] | None = None,
 ) -> tuple[Float32[Tensor, "B T"], Metrics]:
     """On-policy distillation: an estimate of KL(policy || teacher) at each sampled token, with the KL's own gradient.
 
     r * (new - teacher), r = new / old, the difference held constant: the reverse KL of arXiv 2306.13649 (GKD), as a
     policy gradient with the advantage teacher - new at each token and no discount (Thinking Machines, On-Policy
     Distillation, 2025, which keeps old in place of new: equal on the first step after sampling). Needs no reward.
+    The estimate is that of tokens drawn by old; ``rollout_weights`` make up for a rollout that drew them otherwise.
     """
     losses = sampled_reverse_kl(new_logprobs, old_logprobs, teacher_logprobs, response_mask)
+    losses = weighted(losses, rollout_weights, response_mask)
     return losses, Metrics({"distill/reverse_kl": mean_metric(losses.detach(), response_mask)})
 
 

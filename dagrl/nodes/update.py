@@ -11,13 +11,14 @@ from dagrl.graph import Critic, LossColumns, LossTerms, Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
 from dagrl.graph.roles import Canary, TokenBatch, UpdatePlan
-from dagrl.nodes.logprob import needs_sampling, sampling_option
+from dagrl.nodes.correction_refusals import uncorrected
+from dagrl.nodes.logprob import needs_sampling
 from dagrl.nodes.refusals import frozen_refusals, walk_refusals
 from dagrl.ops.aggregate import AggMode
 
 
 def _trainable(call: CallView) -> list[Refusal]:
-    refusals = [*needs_sampling(call), *frozen_refusals(call, "policy"), *walk_refusals(call), *_uncorrected(call)]
+    refusals = [*needs_sampling(call), *frozen_refusals(call, "policy"), *walk_refusals(call), *uncorrected(call)]
     tolerance = call.options["logprob_gap_tolerance"]
     if isinstance(tolerance, float | int) and tolerance < 0:
         what = f"`logprob_gap_tolerance` is {tolerance}"
@@ -36,25 +37,6 @@ def _warms_nobody_up(call: CallView) -> list[Refusal]:
         return []
     what = f"`critic_warmup` is {steps}, but its rows come from no critic that learns"
     return [(what, "drop it, or pass advantages over the `values` of a critic that `update_critic` trains")]
-
-
-def _uncorrected(call: CallView) -> list[Refusal]:
-    """Refuse a correction that nobody applies, and rows drawn from some tokens alone without one."""
-    terms: LossTerms = call.options["loss"]
-    reads, given = {read.name for read in terms.reads()}, call.columns()
-    if "rollout_weights" in given - reads:
-        what = "`rollout_weights` arrive, but no term of its loss reads them"
-        return [(what, "drop the call that writes them, or take a loss that reads them, such as `ppo_clip`")]
-    learns_from_samples = bool(reads & {"old_logprobs", "advantages"})
-    if not learns_from_samples or "rollout_logprobs" in reads or "rollout_weights" in given:
-        return []
-    drawn = [("top_p", value, source) for source, value in sampling_option(call, "top_p") if value < 1]
-    drawn += [("top_k", value, source) for source, value in sampling_option(call, "top_k") if value > 0]
-    fix = "pass a `rollout_correction` of the rows too, or sample with top_p=1 and top_k=0"
-    return [
-        (f"`{source}` has {name}={value}: its rows come from another distribution than the one that is trained", fix)
-        for name, value, source in drawn
-    ]
 
 
 @node(mutates=True, split="minibatch", check=_trainable)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from dagrl.ops.masks import where_masked
-from dagrl.ops.ppo_clip import ppo_clip_loss
+from dagrl.ops.ppo_clip import ppo_clip_loss, teaches_nothing
 
 OverCap = Literal["truncate", "drop"]
 
@@ -32,9 +32,9 @@ def decoupled_ppo_loss(
     becomes the cap ("truncate") or 0 ("drop", as AReaL's code has it). The other options are those of
     `ppo_clip_loss`; dual clipping acts before the weight. Differentiable in ``logprobs`` only.
 
-    Degenerate cases: where behaviour and proximal log-probs are equal w is exactly 1 and the loss is PPO's; a masked
-    token gives 0, has weight 0 and may hold NaN or inf in every input. A dropped token keeps its place in the
-    denominators.
+    Degenerate cases: where behaviour and proximal log-probs are equal w is exactly 1 and the loss is PPO's; A = 0
+    gives 0, however large w; a masked token gives 0, has weight 0 and may hold NaN or inf in every input. A dropped
+    token keeps its place in the denominators.
 
     Raises:
         ValueError: if an eps is negative, ``dual_clip`` is not above 1, ``weight_cap`` is not positive or
@@ -52,4 +52,5 @@ def decoupled_ppo_loss(
     if weight_cap is not None:
         limit = weight_cap if over_cap == "truncate" else 0.0
         weights = torch.where(weights > weight_cap, limit, weights)
-    return losses * weights, clipped, weights
+    idle = teaches_nothing(gap, where_masked(advantages.detach(), mask))  # no 0 * inf
+    return losses * weights.masked_fill(idle, 0.0), clipped, weights

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from dagrl.ops.masks import where_masked
+from dagrl.ops.ppo_clip import teaches_nothing
 
 DistillKind = Literal["forward", "reverse"]
 Tail = Literal["bucket", "renormalize", "drop"]
@@ -26,11 +27,12 @@ def sampled_reverse_kl(
 
     r * d, with r = exp(logprobs - old_logprobs) and d = logprobs - teacher_logprobs held constant: in expectation over
     the old student both value and gradient, r * d * d logprob, are those of the KL. A masked token gives 0 and may hold
-    NaN. Degenerate case: student equal to teacher gives 0 with gradient 0.
+    NaN. Degenerate case: student equal to teacher gives 0 with gradient 0, however large r.
     """
     student = where_masked(logprobs, mask)
-    ratio = (student - where_masked(old_logprobs.detach(), mask)).exp()
-    return ratio * (student.detach() - where_masked(teacher_logprobs.detach(), mask))
+    log_ratio = student - where_masked(old_logprobs.detach(), mask)
+    difference = student.detach() - where_masked(teacher_logprobs.detach(), mask)
+    return log_ratio.masked_fill(teaches_nothing(log_ratio, difference), 0.0).exp() * difference
 
 
 def topk_kl(

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from dagrl.ops.masks import where_masked
+from dagrl.ops.ppo_clip import teaches_nothing
 from dagrl.ops.score_weights import capped
 
 Divergence = Literal["tv", "kl"]
@@ -33,8 +34,8 @@ def dppo_loss(
     d loss / d logprob = -M min(r, cap) A: a capped token still learns. Differentiable in ``logprobs`` only.
 
     Degenerate cases: when both log-probs are equal r is exactly 1 and nothing is masked; the "kl" to a probability that
-    has become 0 is infinite, to one that has become 1 it is what rounding leaves; a masked token gives 0 and may hold
-    NaN or inf in every input.
+    has become 0 is infinite, to one that has become 1 it is what rounding leaves; A = 0 gives 0, however large r; a
+    masked token gives 0 and may hold NaN or inf in every input.
 
     Raises:
         ValueError: if ``divergence`` is unknown, a delta negative or ``ratio_cap`` not positive.
@@ -48,8 +49,9 @@ def dppo_loss(
     rising = (advantage > 0) & (new > behaviour) & (distance > delta_high)
     falling = (advantage < 0) & (new < behaviour) & (distance > delta)
     stopped = rising | falling
-    weights = capped((new - behaviour).exp(), ratio_cap).masked_fill(stopped, 0.0)
-    moving = where_masked(logprobs, mask & ~stopped)
+    idle = stopped | teaches_nothing(new - behaviour, advantage)
+    weights = capped((new - behaviour).exp(), ratio_cap).masked_fill(idle, 0.0)
+    moving = where_masked(logprobs, mask & ~idle)
     surrogate = 1 + moving - moving.detach()  # exactly 1, with the gradient of the log-prob
     return -weights * advantage * surrogate, stopped
 

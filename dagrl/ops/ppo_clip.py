@@ -48,7 +48,10 @@ def ppo_clip_loss(
 
 
 def teaches_nothing(log_ratio: Float32[Tensor, "B T"], advantage: Float32[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
-    """Places with an advantage of 0, whatever their ratio, even if exp overflows; a NaN ratio is not hidden."""
+    """Places with an advantage of 0, whatever their ratio, even if exp overflows; a NaN ratio is not hidden.
+
+    Every loss with a ratio fills what it takes exp of there, since 0 * inf would be NaN.
+    """
     return (advantage == 0) & ~log_ratio.detach().isnan()
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float32
 from torch import Tensor
 
 from dagrl.ops.masks import masked_sum, where_masked
+from dagrl.ops.ppo_clip import teaches_nothing
 
 
 def reinforce_loss(
@@ -15,9 +16,11 @@ def reinforce_loss(
     """REINFORCE (Williams 1992; GPG, arXiv 2504.02546): -A logprob at each token; its gradient is -A.
 
     There is no ratio: it is exact for the policy that wrote the responses only. GPG differs in its advantages alone.
-    Degenerate case: a masked token gives 0 and may hold NaN or inf in every input.
+    Degenerate cases: A = 0 gives 0, also where the log-prob is -inf; a masked token gives 0 and may hold NaN or inf in
+    every input.
     """
-    return -where_masked(advantages.detach(), mask) * where_masked(logprobs, mask)
+    advantage, moving = where_masked(advantages.detach(), mask), where_masked(logprobs, mask)
+    return -advantage * moving.masked_fill(teaches_nothing(moving, advantage), 0.0)
 
 
 def cispo_loss(

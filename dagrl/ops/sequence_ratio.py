@@ -33,14 +33,13 @@ def gspo_loss(
     """
     lower, upper = clip_bounds(eps_low, eps_high)
     log_ratio = where_masked(logprobs, mask) - where_masked(old_logprobs.detach(), mask)
-    log_s = _row_value_token_gradient(log_ratio, mask)
+    log_s = _log_of_row(log_ratio, mask)
     advantage = where_masked(advantages.detach(), mask)
-    s = log_s.detach().exp()
+    s = log_s.exp()
     clipped = ((advantage > 0) & (s > upper)) | ((advantage < 0) & (s < lower))
     bound = torch.full_like(s, lower).masked_fill(advantage > 0, upper)
     idle = clipped | ~mask | teaches_nothing(log_s, advantage)
-    moving = log_s.masked_fill(idle, 0.0).exp()  # filled before exp: no 0 * inf in the backward pass
-    return -torch.where(clipped, bound, moving) * advantage, clipped
+    return -torch.where(clipped, bound, _moving_ratio(log_s, log_ratio, idle)) * advantage, clipped
 
 
 def gmpo_loss(
@@ -73,11 +72,22 @@ def gmpo_loss(
     advantage = where_masked(advantages.detach(), mask)
     high, low = (advantage > 0) & (log_ratio > eps_high), (advantage < 0) & (log_ratio < -eps_low)
     held = log_ratio.masked_fill(high, eps_high).masked_fill(low, -eps_low)
-    log_g = _row_value_token_gradient(held, mask)
+    log_g = _log_of_row(held, mask)
     idle = ~mask | teaches_nothing(log_g, advantage)
-    return -log_g.masked_fill(idle, 0.0).exp() * advantage, high | low
+    return -_moving_ratio(log_g, held, idle) * advantage, high | low
 
 
-def _row_value_token_gradient(values: Float32[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float32[Tensor, "B T"]:
-    """Each row's mean over its trained tokens, with the gradient of the token's own value."""
-    return row_mean(values.detach(), mask).unsqueeze(-1) + (values - values.detach())
+def _log_of_row(values: Float32[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float32[Tensor, "B T"]:
+    """Each row's mean over its trained tokens, at every place and without gradient."""
+    return row_mean(values.detach(), mask).unsqueeze(-1).expand(values.shape)
+
+
+def _moving_ratio(
+    log_row: Float32[Tensor, "B T"], values: Float32[Tensor, "B T"], idle: Bool[Tensor, "B T"]
+) -> Float32[Tensor, "B T"]:
+    """The row's ratio, with the gradient of the token's own value; 1 without a gradient where idle.
+
+    Idle places are filled before they are subtracted or exponentiated: no inf - inf, and no 0 * inf backward.
+    """
+    own = values.masked_fill(idle, 0.0)
+    return (log_row.masked_fill(idle, 0.0) + (own - own.detach())).exp()

@@ -7,6 +7,7 @@
 from dagrl.nodes.advantage.gae import AdvantagesAndReturns, gae_advantage
 from dagrl.nodes.advantage.group import (
     grpo_advantage,
+    grpo_passk_advantage,
     maxrl_advantage,
     opo_advantage,
     pass_at_k_advantage,
@@ -29,6 +30,7 @@ __all__ = [
     "gdpo_advantage",
     "gpg_advantage",
     "grpo_advantage",
+    "grpo_passk_advantage",
     "maxrl_advantage",
     "opo_advantage",
     "otb_advantage",

@@ -11,6 +11,7 @@ from dagrl.nodes.advantage.refusals import group_metrics, needs_groups
 from dagrl.nodes.refusals import below
 from dagrl.ops.advantages import (
     grpo_advantages,
+    grpo_passk_advantages,
     maxrl_advantages,
     opo_advantages,
     pass_at_k_advantages,
@@ -127,4 +128,23 @@ def pass_at_k_advantage(
     leaves its group.
     """
     per_row = pass_at_k_advantages(rewards, group_ids, k=k)
+    return spread_to_tokens(per_row, response_mask), group_metrics(rewards, group_ids)
+
+
+@node(writes="advantages", split="group", check=needs_groups)
+def grpo_passk_advantage(
+    rewards: Float32[Tensor, " B"],
+    group_ids: Int64[Tensor, " B"],
+    response_mask: Bool[Tensor, "B T"],
+    *,
+    normalize_by_std: bool = True,
+    allow_singletons: bool = False,
+) -> tuple[Float32[Tensor, "B T"], Metrics]:
+    """Pass@k by the best answer of a group alone (arXiv 2503.19595): (best - second best) / (group std + 1e-6).
+
+    It is verl's ``grpo_passk``; all other answers get 0. ``normalize_by_std=False`` leaves the division out. A group
+    with two best answers, a group of one and a group of equal rewards get 0; an unscorable (NaN) reward gets 0 and
+    leaves its group. `pass_at_k_advantage` teaches all answers, for a k of its own.
+    """
+    per_row = grpo_passk_advantages(rewards, group_ids, normalize_by_std=normalize_by_std)
     return spread_to_tokens(per_row, response_mask), group_metrics(rewards, group_ids)

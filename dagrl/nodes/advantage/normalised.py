@@ -102,11 +102,11 @@ def gpg_advantage(
 ) -> tuple[Float32[Tensor, "B T"], Metrics]:
     """Group policy gradient (GPG, arXiv 2504.02546): alpha (reward - group mean), alpha = rows / rows with a gradient.
 
-    Groups of equal rewards have no gradient, and alpha makes up for what they take from the mean over the batch.
-    ``normalize_by_std`` divides by the group's std + 1e-6. Such groups, groups of one and unscorable (NaN) rewards get
-    0.
+    Groups of equal rewards have no gradient, and alpha makes up for what they take from the mean over the batch. It
+    counts rows with a trained token, as the loss does. ``normalize_by_std`` divides by the group's std + 1e-6. Groups
+    of equal rewards, groups of one and unscorable (NaN) rewards get 0.
     """
-    per_row = gpg_advantages(rewards, group_ids, normalize_by_std=normalize_by_std)
+    per_row = gpg_advantages(rewards, group_ids, response_mask.any(1), normalize_by_std=normalize_by_std)
     return spread_to_tokens(per_row, response_mask), group_metrics(rewards, group_ids)
 
 

@@ -17,9 +17,13 @@ def weighted(
 ) -> Float32[Tensor, "B T"]:
     """Losses times the rollout weights, which carry no gradient; without weights, the losses.
 
-    A token of weight 0 adds nothing but still counts in the denominators.
+    A token of weight 0 adds nothing but still counts in the denominators. A loss of 0, as an advantage of 0 gives,
+    stays 0 without gradient even where the weight is infinite.
     """
-    return losses if weights is None else losses * where_masked(weights.detach(), mask)
+    if weights is None:
+        return losses
+    weights = where_masked(weights.detach(), mask)
+    return losses * weights.masked_fill(weights.isinf() & (losses.detach() == 0), 0.0)
 
 
 def policy_metrics(
@@ -61,8 +65,11 @@ def not_positive(call: CallView, *names: str) -> list[Refusal]:
 
 
 def weighs_itself(call: CallView) -> list[Refusal]:
-    """Refuse rollout weights beside a loss that is weighted against the rollout's log-probs by itself."""
-    if "rollout_weights" not in call.columns():
+    """Refuse rollout weights for a loss that is weighted against the rollout's log-probs by itself.
+
+    They may be those of another term: none that weighs itself reads them.
+    """
+    if "rollout_weights" not in call.columns() - call.reads():
         return []
     what = "it weighs tokens against `rollout_logprobs` itself, and `rollout_weights` would do so again"
     return [(what, "drop the call that writes `rollout_weights`, or take a loss that reads them, such as `ppo_clip`")]

@@ -13,7 +13,7 @@ from dagrl.ops.advantages.group_relative import (
     rloo_advantages,
 )
 from dagrl.ops.advantages.groups import NO_GROUP, Groups, GroupStatistics, group_statistics, measure_groups
-from dagrl.ops.advantages.pass_at_k import pass_at_k_advantages
+from dagrl.ops.advantages.pass_at_k import grpo_passk_advantages, pass_at_k_advantages
 from dagrl.ops.advantages.returns import discounted_sum, place_on_last_token, spread_to_tokens
 from dagrl.ops.advantages.token_baseline import otb_advantages, score_norms
 from dagrl.ops.advantages.token_rewards import TokenRewards, token_level_rewards
@@ -30,6 +30,7 @@ __all__ = [
     "gpg_advantages",
     "group_statistics",
     "grpo_advantages",
+    "grpo_passk_advantages",
     "maxrl_advantages",
     "measure_groups",
     "opo_advantages",

@@ -5,7 +5,7 @@ In all of them a group whose rewards are all equal, or that has one row, gives e
 trained token still counts in its group. Rows of a group may lie anywhere in the batch.
 """
 
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dagrl.ops.advantages.groups import NO_GROUP, Groups, measure_groups
@@ -85,6 +85,7 @@ def opo_advantages(
 def gpg_advantages(
     rewards: Float[Tensor, " B"],
     group_ids: Int64[Tensor, " B"],
+    trained: Bool[Tensor, " B"],
     *,
     normalize_by_std: bool = False,
     eps: float = 1e-6,
@@ -92,15 +93,18 @@ def gpg_advantages(
     """GPG (arXiv 2504.02546): A_i = alpha (r_i - mean(group)) / F, alpha = rows / rows whose advantage is not void.
 
     F is 1, or the group's unbiased standard deviation plus eps with ``normalize_by_std``. Rows of uniform groups, of
-    groups of one and unscorable rows have no gradient, yet the loss divides by all rows; alpha makes up for them. verl
-    counts rewards other than 0 instead, which also takes right answers of mixed groups for the only valid ones.
+    groups of one and unscorable rows have no gradient, yet the loss divides by all rows that have a trained token;
+    alpha makes up for them, so it counts ``trained`` rows alone, above and below. verl counts rewards other than 0
+    below instead, which also takes right answers of mixed groups for the only valid ones, and empty rows above.
 
-    Degenerate cases: if no row has a gradient all are 0; others are those of `grpo_advantages`.
+    Degenerate cases: a row that is not trained gets 0, but still counts in its group; if no row has a gradient all are
+    0; others are those of `grpo_advantages`.
     """
     groups = measure_groups(rewards, group_ids)
     plain = grpo_advantages(rewards.double(), group_ids, normalize_by_std=normalize_by_std, eps=eps)
-    alpha = (group_ids != NO_GROUP).sum() / groups.informative.sum().clamp(min=1)
-    return (alpha * plain).to(rewards.dtype)
+    counted, valid = (group_ids != NO_GROUP) & trained, groups.informative & trained
+    alpha = counted.sum() / valid.sum().clamp(min=1)
+    return where_masked(alpha * plain, trained).to(rewards.dtype)
 
 
 def _centred(rewards: Float[Tensor, " B"], groups: Groups) -> Float[Tensor, " B"]:

@@ -1,12 +1,13 @@
-"""Advantages for pass@k: what an answer adds to the best of k answers drawn from its group."""
+"""Advantages for pass@k: what an answer adds to the best of k answers drawn from its group, or of all of it."""
 
-from math import comb
+from math import comb, inf
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from dagrl.ops.advantages.groups import measure_groups
+from dagrl.ops.masks import where_masked
 
 
 def pass_at_k_advantages(
@@ -20,7 +21,7 @@ def pass_at_k_advantages(
     (1 - m - C(f - 1, k - 1) / C(n - 1, k - 1)) / s for a wrong one; other rewards follow the same definition, exactly.
     Since every subset is counted, s is no estimate and has no unbiased form: k = 1 is GRPO but for that.
 
-    It is not verl's ``grpo_passk``, which gives the best answer its lead over the second and all others 0.
+    verl's ``grpo_passk`` is another estimator: `grpo_passk_advantages`.
 
     Degenerate cases: a group of k or fewer scorable rows has one subset at most and gives 0; others are those of
     `grpo_advantages`.
@@ -33,6 +34,33 @@ def pass_at_k_advantages(
         if int(rows.sum()) > k:
             advantages[rows] = _of_group(exact[rows], k, eps)
     return advantages.to(rewards.dtype)
+
+
+def grpo_passk_advantages(
+    rewards: Float[Tensor, " B"],
+    group_ids: Int64[Tensor, " B"],
+    *,
+    normalize_by_std: bool = True,
+    eps: float = 1e-6,
+) -> Float[Tensor, " B"]:
+    """Pass@k by the best answer alone (arXiv 2503.19595, verl's ``grpo_passk``): one advantage for each row.
+
+    k is the size of the group. The best answer gets A = (r_best - r_second) / (std(group) + eps), what the group's
+    best would lack without it, and all others 0. The standard deviation is unbiased; without ``normalize_by_std``
+    nothing is divided, as in the paper.
+
+    Degenerate cases: where two are best, the lead is 0 and so is the group; others are those of `grpo_advantages`.
+    """
+    groups = measure_groups(rewards, group_ids)
+    exact = rewards.detach().double()
+    best = groups.scorable & (exact == groups.highest[groups.of_row])
+    below = where_masked(exact, groups.scorable & ~best, -inf)
+    second = torch.full_like(groups.highest, -inf).scatter_reduce(0, groups.of_row, below, "amax")
+    lead = groups.highest - second
+    if normalize_by_std:
+        lead = lead / (groups.std + eps)
+    alone = (groups.total(best.double()) == 1)[groups.of_row]
+    return where_masked(lead[groups.of_row], best & alone & groups.informative).to(rewards.dtype)
 
 
 def _of_group(rewards: Float64[Tensor, " n"], k: int, eps: float) -> Float64[Tensor, " n"]:

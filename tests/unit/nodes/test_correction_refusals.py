@@ -5,10 +5,10 @@ from functools import cached_property
 from typing import Any
 
 import pytest
-from jaxtyping import Float32
+from jaxtyping import Bool, Float32
 from torch import Tensor
 
-from dagrl import LossTerms, Pipeline, ResourcePool, WorkerGroup, adamw, node, nodes, policy
+from dagrl import LossTerms, Metrics, Pipeline, ResourcePool, WorkerGroup, adamw, loss, node, nodes, policy
 from dagrl.compiler import LOCAL, Plan, compile_pipelines
 from dagrl.errors import CompileError
 from dagrl.graph.pipeline import Edge
@@ -32,6 +32,14 @@ class Step:
     @cached_property
     def reference(self) -> Edge:
         return nodes.ref_logprob(self.ref, self.rollout)
+
+    @cached_property
+    def teacher(self) -> Edge:
+        return nodes.teacher_topk(self.ref, self.rollout)
+
+    @cached_property
+    def correction(self) -> Edge:
+        return nodes.rollout_correction(self.rollout, self.old)
 
     @cached_property
     def advantage(self) -> Edge:
@@ -205,9 +213,79 @@ def test_rows_of_some_tokens_alone_need_a_correction(option: str, value: float) 
 
     ((what, fix),) = problems(plain, **{option: value})
     assert f"`generate` has {option}={value}: its rows come from another distribution" in what
+    assert "`ppo_clip` in its loss does not make up for it" in what
+    assert fix is not None
     assert "`rollout_correction`" in fix
     for rest in (corrected, weighed_by_the_loss):
         compiled(rest, **{option: value})
+
+
+def test_what_the_refusal_of_a_distillation_asks_for_helps() -> None:
+    def plain(step: Step) -> None:
+        nodes.report(step.reward)
+        step.update(step.old, step.teacher, loss=nodes.reverse_kl_distill())
+
+    def corrected(step: Step) -> None:
+        nodes.report(step.reward)
+        step.update(step.old, step.teacher, step.correction, loss=nodes.reverse_kl_distill())
+
+    ((what, fix),) = problems(plain, top_p=0.9)
+    assert "`reverse_kl_distill` in its loss does not make up for it" in what
+    assert fix == "pass a `rollout_correction` of the rows too, or sample with top_p=1 and top_k=0"
+    compiled(plain)
+    compiled(corrected, top_p=0.9)
+
+
+@loss()
+def own_ratio(
+    new_logprobs: Float32[Tensor, "B T"],
+    old_logprobs: Float32[Tensor, "B T"],
+    advantages: Float32[Tensor, "B T"],
+    response_mask: Bool[Tensor, "B T"],
+) -> tuple[Float32[Tensor, "B T"], Metrics]:
+    """A loss of one's own that knows of no rollout weights."""
+    return -(new_logprobs - old_logprobs).exp() * advantages, Metrics()
+
+
+SELF_WEIGHING = [nodes.decoupled_ppo(), nodes.dppo_tv(), nodes.dppo_kl()]
+
+
+@pytest.mark.parametrize("other", SELF_WEIGHING, ids=str)
+def test_a_term_that_weighs_itself_corrects_no_other(other: LossTerms) -> None:
+    mixed = nodes.ppo_clip() + 0.1 * other
+
+    def corrected(step: Step) -> None:
+        step.update(step.old, step.advantage, step.correction, loss=mixed)
+
+    ((what, fix),) = problems(lambda step: step.update(step.old, step.advantage, loss=mixed), top_p=0.9)
+    assert "`generate` has top_p=0.9" in what
+    assert "`ppo_clip` in its loss does not make up for it" in what
+    assert fix == "pass a `rollout_correction` of the rows too, or sample with top_p=1 and top_k=0"
+    assert "rollout_correction" in {run.call for run in compiled(corrected, top_p=0.9).runs}
+
+
+def test_a_term_that_reads_no_weights_is_not_left_uncorrected() -> None:
+    mixed = nodes.ppo_clip() + 0.1 * own_ratio()
+
+    def corrected(step: Step) -> None:
+        step.update(step.old, step.advantage, step.correction, loss=mixed)
+
+    for sampling in ({}, {"top_p": 0.9}):
+        ((what, fix),) = problems(corrected, **sampling)
+        assert what == (
+            "`update_policy`: `rollout_weights` arrive, but `own_ratio` in its loss learns from samples without them."
+        )
+        assert fix is not None
+        assert "take a loss that reads `rollout_weights`" in fix
+    found = problems(lambda step: step.update(step.old, step.advantage, loss=mixed), top_k=5)
+    for (what, _), name in zip(found, ("ppo_clip", "own_ratio"), strict=True):
+        assert f"`{name}` in its loss does not make up for it" in what
+    assert ["`rollout_correction`" in (fix or "") for _, fix in found] == [True, False]
+
+
+def test_terms_that_learn_from_no_ratio_go_with_weights() -> None:
+    mixed = nodes.ppo_clip() + 0.1 * nodes.kl_loss() - 0.01 * nodes.entropy_bonus() + 0.0 * own_ratio()
+    compiled(lambda step: step.update(step.old, step.advantage, step.correction, step.reference, loss=mixed), top_p=0.9)
 
 
 @pytest.mark.parametrize(("option", "value"), [("top_p", 0.0), ("top_p", 1.1), ("top_k", -1)])

@@ -7,6 +7,7 @@ import reference_hooks as reference
 import torch
 from torch import Tensor
 
+from dagrl.nodes import reverse_kl_distill
 from dagrl.ops.distill import TAIL_FLOOR, sampled_reverse_kl, topk_kl
 
 KINDS = ["forward", "reverse"]
@@ -166,3 +167,24 @@ def test_in_expectation_over_the_old_policy_value_and_gradient_are_those_of_the_
     assert estimated.grad is not None
     assert exact.grad is not None
     assert torch.allclose(estimated.grad, exact.grad)
+
+
+def test_rollout_weights_make_the_estimate_one_over_the_tokens_that_were_drawn() -> None:
+    """The sum over the vocabulary, weighed by the policy of the rollout, against the full KL of the new one."""
+    logits, teacher, *_ = distributions()
+    draw = torch.Generator().manual_seed(9)
+    old, drawn = ((logits + 0.5 * torch.randn(logits.shape, generator=draw)).log_softmax(1) for _ in range(2))
+    estimated, exact = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    mask = torch.ones_like(logits, dtype=torch.bool)
+    weights = (old - drawn).exp().requires_grad_()
+    terms, metrics = reverse_kl_distill(estimated.log_softmax(1), old, teacher, mask, weights)
+    (drawn.exp() * terms).sum().backward()
+    log_p = exact.log_softmax(1)
+    expected = (log_p.exp() * (log_p - teacher)).sum()
+    expected.backward()
+    assert float((drawn.exp() * terms.detach()).sum()) == pytest.approx(float(expected.detach()))
+    assert estimated.grad is not None
+    assert exact.grad is not None
+    assert torch.allclose(estimated.grad, exact.grad)
+    assert weights.grad is None
+    assert metrics.numbers()["distill/reverse_kl"] == pytest.approx(float(terms.detach().mean()))

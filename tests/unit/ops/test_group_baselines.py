@@ -7,16 +7,18 @@ import reference_advantages as reference
 import torch
 from advantage_batches import random_rows
 
-from dagrl.nodes import gdpo_advantage
+from dagrl.nodes import gdpo_advantage, gpg_advantage, reinforce
 from dagrl.ops.advantages import (
     NO_GROUP,
     gdpo_advantages,
     gpg_advantages,
     grpo_advantages,
+    grpo_passk_advantages,
     maxrl_advantages,
     opo_advantages,
     pass_at_k_advantages,
 )
+from dagrl.ops.aggregate import Denominators, aggregate
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
 
@@ -71,19 +73,48 @@ def test_opo_of_rows_without_trained_tokens_and_of_equal_rewards():
 @pytest.mark.parametrize("binary", [True, False])
 def test_gpg(seed, normalize, binary):
     rows = random_rows(seed, binary=binary)
-    rewards, ids, _ = rows.lists
-    expected = reference.gpg(rewards, ids, normalize_by_std=normalize)
-    found = gpg_advantages(rows.rewards, rows.group_ids, normalize_by_std=normalize)
+    rewards, ids, mask = rows.lists
+    expected = reference.gpg(rewards, ids, [any(row) for row in mask], normalize_by_std=normalize)
+    trained = rows.mask.any(1)
+    found = gpg_advantages(rows.rewards, rows.group_ids, trained, normalize_by_std=normalize)
     assert found.tolist() == close(expected)
-    assert gpg_advantages(rows.rewards.float(), rows.group_ids).dtype == torch.float32
+    assert gpg_advantages(rows.rewards.float(), rows.group_ids, trained).dtype == torch.float32
+
+
+def gpg(rewards, ids, trained=None):
+    trained = [1] * len(rewards) if trained is None else trained
+    return per_row(gpg_advantages, rewards, ids, trained=torch.tensor(trained).bool())
 
 
 def test_gpg_makes_up_for_uniform_groups():
-    assert per_row(gpg_advantages, [1, 0, 1, 1], [1, 1, 2, 2]) == [1, -1, 0, 0]
-    assert per_row(gpg_advantages, [1, 1, 0, 0], [1, 1, 2, 2]) == [0, 0, 0, 0]
-    assert per_row(gpg_advantages, [1, 0, nan], [1, 1, 1]) == close([0.75, -0.75, 0])
-    assert per_row(gpg_advantages, [1, 0, 7, nan], [1, 1, NO_GROUP, NO_GROUP]) == [0.5, -0.5, 0, 0]
-    assert per_row(gpg_advantages, []) == []
+    assert gpg([1, 0, 1, 1], [1, 1, 2, 2]) == [1, -1, 0, 0]
+    assert gpg([1, 1, 0, 0], [1, 1, 2, 2]) == [0, 0, 0, 0]
+    assert gpg([1, 0, nan], [1, 1, 1]) == close([0.75, -0.75, 0])
+    assert gpg([1, 0, 7, nan], [1, 1, NO_GROUP, NO_GROUP]) == [0.5, -0.5, 0, 0]
+    assert gpg([], []) == []
+
+
+def test_gpg_counts_rows_as_the_loss_does():
+    """A row without a trained token is in no denominator, so nothing has to make up for it."""
+    assert gpg([1, 0, 1, 1], [1, 1, 2, 2], [1, 1, 0, 0]) == [0.5, -0.5, 0, 0]
+    assert gpg([1, 0, 1, 1], [1, 1, 2, 2], [1, 1, 1, 0]) == close([0.75, -0.75, 0, 0])
+    assert gpg([1, 0, 1, 1], [1, 1, 2, 2], [0, 1, 1, 1]) == close([0, -1.5, 0, 0])
+    assert gpg([1, 0, 1, 1], [1, 1, 2, 2], [0, 0, 1, 1]) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum"])
+def test_uniform_groups_and_empty_rows_do_not_change_the_loss_of_gpg(mode):
+    """The mixed group alone, and beside groups that teach nothing: one loss."""
+    mask = torch.tensor([[1, 1], [1, 0], [1, 1], [1, 1], [0, 0], [0, 0]]).bool()
+    rewards, ids = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 1.0]), torch.tensor([1, 1, 2, 2, 3, 3])
+    logprobs = torch.tensor([-0.5, -2.0]).expand(6, 2)
+    losses = []
+    for rows in (2, 4, 6):
+        advantages, _ = gpg_advantage(rewards[:rows], ids[:rows], mask[:rows])
+        tokens, _ = reinforce(logprobs[:rows], advantages, mask[:rows])
+        losses.append(aggregate(tokens, mask[:rows], mode, Denominators.of(mask[:rows])).item())
+    assert losses == close([losses[0]] * 3)
+    assert losses[0] != 0
 
 
 @SEEDS
@@ -118,11 +149,44 @@ def test_pass_at_k_of_small_groups():
     assert per_row(pass_at_k_advantages, [1, 1, 1, 0], k=2) == [0] * 4
 
 
+@SEEDS
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("binary", [True, False])
+def test_grpo_passk(seed, normalize, binary):
+    rows = random_rows(seed, binary=binary)
+    rewards, ids, _ = rows.lists
+    expected = reference.grpo_passk(rewards, ids, normalize_by_std=normalize)
+    found = grpo_passk_advantages(rows.rewards, rows.group_ids, normalize_by_std=normalize)
+    assert found.tolist() == close(expected)
+    assert found[found != 0].shape == rows.group_ids[found != 0].unique().shape
+    single = grpo_passk_advantages(rows.rewards.float(), rows.group_ids, normalize_by_std=normalize)
+    assert single.dtype == torch.float32
+    assert single.tolist() == close(expected, abs=1e-5)
+
+
+def test_grpo_passk_teaches_the_best_alone():
+    assert per_row(grpo_passk_advantages, [0.2, 1.0, 0.7, 0.1], normalize_by_std=False) == close([0, 0.3, 0, 0])
+    assert per_row(grpo_passk_advantages, [1, 0, 0, 0]) == close([2, 0, 0, 0], abs=1e-5)
+    assert per_row(grpo_passk_advantages, [-3, -1, -2], normalize_by_std=False) == [0, 1, 0]
+    assert per_row(grpo_passk_advantages, [5, 1, 2, 0], [1, 2, 1, 2], normalize_by_std=False) == [3, 1, 0, 0]
+
+
+def test_grpo_passk_where_there_is_no_lead():
+    assert per_row(grpo_passk_advantages, [1, 1, 0]) == [0, 0, 0]
+    assert per_row(grpo_passk_advantages, [0.1] * 7) == [0] * 7
+    assert per_row(grpo_passk_advantages, [3, 1], [1, 2]) == [0, 0]
+    assert per_row(grpo_passk_advantages, [nan, 1]) == [0, 0]
+    assert per_row(grpo_passk_advantages, [nan, 1, 0], normalize_by_std=False) == [0, 1, 0]
+    assert per_row(grpo_passk_advantages, [9, 1, 7], [NO_GROUP] * 3) == [0, 0, 0]
+    assert per_row(grpo_passk_advantages, []) == []
+
+
 LENGTHS = torch.arange(3, 21)
 FUNCTIONS = {
     "maxrl": lambda rewards, ids, lengths: maxrl_advantages(rewards.abs(), ids),
     "opo": opo_advantages,
-    "gpg": lambda rewards, ids, lengths: gpg_advantages(rewards, ids),
+    "gpg": lambda rewards, ids, lengths: gpg_advantages(rewards, ids, lengths > 5),
+    "grpo_passk": lambda rewards, ids, lengths: grpo_passk_advantages(rewards, ids),
     "pass_at_k": lambda rewards, ids, lengths: pass_at_k_advantages(rewards, ids, k=2),
     "gdpo": lambda rewards, ids, lengths: gdpo_advantages(
         torch.stack([rewards, lengths.double()], 1), ids, torch.tensor([1.0, 0.3])
@@ -161,6 +225,20 @@ def test_gdpo(seed):
     spread = torch.tensor(expected).unsqueeze(1) * rows.mask
     assert torch.allclose(single, spread.float(), atol=2e-5)
     assert metrics.numbers()["group/unscorable_rows"] == components.isnan().any(1).sum()
+
+
+@SEEDS
+def test_gdpo_of_a_group_that_is_uniform_in_all_components_is_exactly_0(seed):
+    """Beside mixed groups, whose advantages have a mean that rounding alone takes away from 0."""
+    draw = torch.Generator().manual_seed(seed)
+    components = torch.randn(12, 2, generator=draw, dtype=torch.float64)
+    components[9:] = torch.tensor([0.1, 0.7], dtype=torch.float64)
+    ids = torch.tensor([0, 1, 2] * 3 + [3] * 3)
+    weights = torch.tensor([1.0, 0.3])
+    found = gdpo_advantages(components, ids, weights)
+    assert found[9:].tolist() == [0.0] * 3
+    assert found.tolist() == close(reference.gdpo(components.tolist(), ids.tolist(), weights.tolist()))
+    assert not gdpo_advantages(components.float(), ids, weights)[9:].any()
 
 
 def test_gdpo_keeps_apart_what_a_sum_would_merge():
