@@ -133,9 +133,9 @@ def low_drift(
 ) -> tuple[Bool[Tensor, " B"], Metrics]:
     """Keep rows whose drift between sampling engine and trainer is at most ``above`` nats; the others leave the batch.
 
-    Rejection of whole rows is from richardli.xyz/rl-collapse; the measure here is that of ``by`` and ``over``. Unlike a weight of 0 this takes them out of every denominator, as verl's rejection does. Passed to the update only,
-    the advantages still compare with the rows that left. Rows without a trained token stay. ``low_drift/dropped``
-    counts rows.
+    Rejection of whole rows is from richardli.xyz/rl-collapse; ``by`` and ``over`` say what drift is. Unlike a weight of
+    0 this takes them out of every denominator, as verl's rejection does. Passed to the update only, the advantages
+    still compare with the rows that left. Rows without a trained token stay. ``low_drift/dropped`` counts rows.
     """
     accepted = accepted_tokens(old_logprobs, rollout_logprobs, response_mask, kind=by, over=over, above=above)
     kept = accepted.any(dim=1) | ~response_mask.any(dim=1)

@@ -39,8 +39,9 @@ def kl_loss(
     """An estimate of KL(policy || reference) from the sampled tokens (Schulman's k1, k2, k3, and abs).
 
     From joschu.net/blog/kl-approx.html; GRPO's term (arXiv 2402.03300) is k3, the straight-through kinds are those of
-    arXiv 2506.09477. k1's gradient is 0 in expectation, k2's is the gradient of the KL, k3's that of the forward KL; k1+ and k3+ have
-    the value of k1 and k3 and k2's gradient. ``also_in_reward=True`` says that a `kl_penalty` upstream is no mistake.
+    arXiv 2506.09477. k1's gradient is 0 in expectation, k2's is the gradient of the KL, k3's that of the forward KL;
+    k1+ and k3+ have the value of k1 and k3 and k2's gradient. ``also_in_reward=True`` says that a `kl_penalty` upstream
+    is no mistake.
     """
     estimates = kl_estimate(new_logprobs, ref_logprobs, response_mask, kind)
     return estimates, Metrics({"actor/ref_kl": mean_metric(estimates, response_mask)})

@@ -12,13 +12,11 @@ from dagrl.ops.aggregate import AGG_MODES, aggregate
 #: An arXiv id, a page, or an author with a year.
 SOURCE = re.compile(r"arXiv \d{4}\.\d{4,5}|\b[a-z.]+\.(net|xyz|site)/\S+|[A-Z]\w+( et al\.)? (19|20)\d\d\b")
 #: Nodes that are no algorithm of anyone's: rows, forward passes, updates, rewards by rule.
-PLAIN = frozenset(
-    """
-    format_reward generate gym_score math_verify old_logprob old_logprob_squares place_rewards prompts ref_logprob
-    report reward_function reward_model_score short_prompts stack_rewards sum_rewards teacher_topk update_critic
-    update_policy values verify
-    """.split()
-)
+PLAIN = {
+    *("prompts", "short_prompts", "generate", "old_logprob", "old_logprob_squares", "ref_logprob", "teacher_topk"),
+    *("values", "update_policy", "update_critic", "report", "sum_rewards", "stack_rewards", "place_rewards"),
+    *("verify", "math_verify", "gym_score", "format_reward", "reward_function", "reward_model_score"),
+}
 DECLARED = {name: one for name in nodes.__all__ if isinstance(one := getattr(nodes, name), Node | Loss)}
 
 
