@@ -98,7 +98,8 @@ def test_nodes_losses_and_pipelines_are_listed_with_their_origin_and_broken_ones
     done = dagrl(installed, "nodes")
     assert done.returncode == 0, done.stderr
     assert "\nhalved  node, from acme-rl 1.2\n    Half of each reward.\n" in done.stdout
-    assert "\npull  loss, from acme-rl 1.2\n    How far each log-prob has moved.\n    reads    new_logprobs, " in done.stdout
+    pull = "\npull  loss, from acme-rl 1.2\n    How far each log-prob has moved.\n    reads    new_logprobs, "
+    assert pull in done.stdout
     assert "    options  power=2\n" in done.stdout.partition("\npull  loss")[2]
     assert done.stdout.count("\npull  loss") == 1
     assert "\nhalves  pipeline, from acme-rl 1.2\n    dagrl run halves  (pipeline.py)\n" in done.stdout
