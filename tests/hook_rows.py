@@ -91,6 +91,7 @@ LOSSES: dict[str, LossTerms] = {
     "topk forward": topk_distill(),
     "topk reverse": topk_distill(kind="reverse"),
     "topk renormalized": topk_distill(tail="renormalize"),
+    "topk dropped": topk_distill(tail="drop"),
     "all": clip_cov(clip_ratio=0.25, cov_low=-0.4, cov_high=0.6) + 0.3 * topk_distill() - 0.1 * drawn_loss(),
 }
 

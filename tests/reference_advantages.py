@@ -76,6 +76,13 @@ def reinforce_pp(rewards: Row, mask, gamma: float) -> list[Row]:
     return whiten(reward_to_go(placed(scored, mask), mask, gamma), without(mask, [isnan(r) for r in rewards]))
 
 
+def reinforce_pp_of_tokens(rewards: list[Row], mask, gamma: float) -> list[Row]:
+    """Of rewards on tokens: a row with a NaN at a trained one is unscorable."""
+    out = [any(isnan(row[place]) for place in trained_places(keeps)) for row, keeps in zip(rewards, mask, strict=True)]
+    scored = [[0.0] * len(row) if gone else row for row, gone in zip(rewards, out, strict=True)]
+    return whiten(reward_to_go(scored, mask, gamma), without(mask, out))
+
+
 def remax(rewards: Row, baselines: Row, mask) -> list[Row]:
     """An outcome reward less that of the greedy answer, at every trained token."""
     rows = []

@@ -84,6 +84,16 @@ def gmpo(new: Row, frozen: Row, old: Row, rollout: Row, advantages: Row, *, eps=
     return [-mean * moved * a for moved, a in zip(own, advantages, strict=True)], clipped
 
 
+def gmpo_objective(new: Row, old: Row, advantage: float, *, eps=0.4, eps_high=0.4) -> float:
+    """The objective of arXiv 2507.20673 for one row, negative; nothing in it is held constant."""
+    sign = 1 if advantage > 0 else -1
+    most = exp(eps_high if sign > 0 else eps)
+    product = 1.0
+    for n, o in zip(new, old, strict=True):
+        product *= min(exp(n - o) ** sign, most) ** sign
+    return -(product ** (1 / len(new))) * advantage
+
+
 def reinforce(new: Row, frozen: Row, old: Row, rollout: Row, advantages: Row) -> TokenLosses:
     return [-a * n for n, a in zip(new, advantages, strict=True)], [False] * len(new)
 

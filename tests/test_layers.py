@@ -30,8 +30,8 @@ HOMES = {
     "tensordict": {"data"},
     "click": {"cli"},
 }
-#: A script that nothing imports, which makes a packaged file.
-SCRIPTS = {PACKAGE / "zoo" / "make_tiny.py"}
+#: Scripts that nothing else imports: each makes a packaged model.
+SCRIPTS = {PACKAGE / "zoo" / f"make_{name}.py" for name in ("expert", "tiny")}
 
 
 def _sources() -> list[Path]:

@@ -133,6 +133,9 @@ _ENTRIES = (
 LEGEND: Mapping[str, Column] = MappingProxyType({column.name: column for column in _ENTRIES})
 
 #: Carried with every edge; a node may read ``group_ids`` and ``seeds`` without an edge passing them.
+#: A row's seed is one for run seed, pipeline, step, call, prompt and sample: a hash of the first four and of the row
+#: id, which is the prompt's number in the data stream times n plus the sample's. So no number depends on the batch,
+#: on other rows, or on which process draws it.
 ROW_IDS = "row_ids"
 GROUP_IDS = "group_ids"
 SEEDS = "seeds"

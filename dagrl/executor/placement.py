@@ -217,6 +217,7 @@ class Placement:
         rows, counts = (torch.cat(parts) for parts in zip(*self._num_tokens[counted], strict=True))
         have, order = rows.sort()
         weights = counts[order[torch.searchsorted(have, ids)]]
+        # the seeds that a worker gives these rows, by which it draws its mini-batches
         seeds = hash_ids(key_of(self._site.seed, self._planned.pipeline.name, self._step, op.call), ids)
         return balanced(layout, weights, mini_batches(seeds, call.options.get("mini_batch_size", 0)))
 

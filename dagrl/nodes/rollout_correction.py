@@ -75,6 +75,9 @@ def rollout_correction(
     k3, abs) lies above ``reject_above`` or below ``reject_below``; ``level="none"`` rejects only. ``normalize``
     divides by the mean weight of the batch. Policy losses multiply by the weights without a gradient.
 
+    TIS is from Yao et al. 2025 (fengyao.notion.site/off-policy-rl), IcePop from arXiv 2510.18855, weights and rejection
+    of whole rows from richardli.xyz/rl-collapse.
+
     **A rejected token keeps its place in the denominators**: they are those of the response mask, the same for every
     loss, and a batch in which little can be trusted makes a small step. verl cuts the mask instead, which makes what
     is left count for more; ``normalize=True`` does that over the batch with ``loss_agg_mode="token-mean"``, and
@@ -130,9 +133,9 @@ def low_drift(
 ) -> tuple[Bool[Tensor, " B"], Metrics]:
     """Keep rows whose drift between sampling engine and trainer is at most ``above`` nats; the others leave the batch.
 
-    Unlike a weight of 0 this takes them out of every denominator, as verl's rejection does. Passed to the update only,
-    the advantages still compare with the rows that left. Rows without a trained token stay. ``low_drift/dropped``
-    counts rows.
+    Rejection of whole rows is from richardli.xyz/rl-collapse; ``by`` and ``over`` say what drift is. Unlike a weight of
+    0 this takes them out of every denominator, as verl's rejection does. Passed to the update only, the advantages
+    still compare with the rows that left. Rows without a trained token stay. ``low_drift/dropped`` counts rows.
     """
     accepted = accepted_tokens(old_logprobs, rollout_logprobs, response_mask, kind=by, over=over, above=above)
     kept = accepted.any(dim=1) | ~response_mask.any(dim=1)

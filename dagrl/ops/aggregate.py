@@ -39,8 +39,9 @@ def aggregate(
     """A micro-batch's share of its mini-batch's loss; the shares of any split by rows sum to the whole.
 
     - ``token-mean``: sum of all tokens / tokens (DAPO, arXiv 2503.14476)
-    - ``token-sum``: sum of all tokens
-    - ``seq-mean-token-sum``: sum of all tokens / rows
+    - ``token-sum``: sum of all tokens, a batch of twice the rows has twice the gradient (REINFORCE, Williams 1992,
+      summed over episodes)
+    - ``seq-mean-token-sum``: sum of all tokens / rows (episodic REINFORCE, Williams 1992, in the mean over episodes)
     - ``seq-mean-token-mean``: sum of each row's mean / rows (GRPO, arXiv 2402.03300)
     - ``seq-mean-token-sum-norm``: sum of all tokens / rows / ``norm_length``, a constant that is never the
       tensor's width (Dr.GRPO, arXiv 2503.20783); only this mode reads ``norm_length``

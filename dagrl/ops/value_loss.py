@@ -46,7 +46,11 @@ def value_clip_loss(
 def explained_variance(
     values: Float32[Tensor, "B T"], returns: Float32[Tensor, "B T"], mask: Bool[Tensor, "B T"]
 ) -> ExplainedVariance:
-    """How much of the returns' variance over trained tokens the values explain, in sums that merge exactly."""
+    """How much of the returns' variance over trained tokens the values explain, in sums that merge exactly.
+
+    1 - Var(returns - values) / Var(returns), as openai/baselines logs it; float64. Degenerate case: returns that are
+    all equal have no variance to explain, and so do none at all: NaN.
+    """
     targets = returns.detach()[mask].double()
     errors = targets - values.detach()[mask].double()
     sums = torch.stack([targets.sum(), targets.square().sum(), errors.sum(), errors.square().sum()]).tolist()

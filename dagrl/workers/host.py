@@ -96,6 +96,7 @@ class NodeHost(Worker):
             columns=columns,
             widths=widths,
             group_ids=rows.group_ids.clone(),
+            # one for each run, pipeline, step, call, prompt and sample: `source_rows` numbers the last two
             seeds=hash_ids(key_of(self._seed, task.pipeline, task.step, op.call), rows.row_ids),
             positions=None if task.positions is None else task.positions.repeat_interleave(call.options["n"]),
             wanted=frozenset(op.writes),
@@ -286,7 +287,7 @@ def _canary(op: RunOp) -> Canary | None:
 
 
 def source_rows(group_ids: Int64[Tensor, " M"], n: int) -> Rows:
-    """The rows of prompts with these numbers, ``n`` of each."""
+    """The rows of prompts with these numbers, ``n`` of each; a row's id names its prompt and its sample."""
     groups = group_ids.repeat_interleave(n)
     return Rows(groups * n + torch.arange(n).repeat(len(group_ids)), groups)
 

@@ -1,8 +1,10 @@
 """The models and tasks that ship with dagrl, by name: small files and plain Python.
 
-``tiny`` is the start model that ``make_tiny.py`` makes, ``expert`` what ``pipelines/grpo.py`` makes of it.
+``tiny`` is the start model, made by ``python -m dagrl.zoo.make_tiny --out DIR``; `pipelines/sft.py` makes one like it
+as a pipeline. ``expert`` is a teacher, what the demo makes of ``tiny``: ``make demo OUT=RUN``, then
+``python -m dagrl.zoo.make_expert --run RUN --out DIR``.
 
-Nothing here imports torch or transformers, except the script that makes a model, which nothing else imports.
+Nothing here imports torch or transformers, except the scripts that make a model, which no other file imports.
 """
 
 import difflib

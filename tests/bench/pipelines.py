@@ -1,8 +1,8 @@
 """``make bench-pipelines``: every shipped pipeline with its defaults on two workers: what it learns, and how fast.
 
-Prints a line for each, as the README's table has it: mean sampled reward of the first and last ten steps, greedy reward
-on held-out prompts before and after, and the seconds of the whole command. The exit code is 1 if one ends below its bar
-or takes `SECONDS` or longer. `smollm2` needs extras and minutes, so it runs only if it is named.
+Prints the README's table, a line for each: mean sampled reward of the first and last ten steps, greedy reward on
+held-out prompts before and after, and the seconds of the whole command. The exit code is 1 if one ends below its bar or
+takes `SECONDS` or longer. `smollm2` needs extras and minutes, so it runs only if it is named.
 """
 
 import argparse
@@ -19,8 +19,10 @@ from dagrl.storage.segments import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 150
-#: The greedy held-out reward that a pipeline must end with; None: any.
-BARS: dict[str, float | None] = {"remax": 0.75, "distill": 0.75, "sft": None, "smollm2": None}
+HEADER = "| file | sampled | held-out | seconds |\n|---|---|---|---|"
+#: The greedy held-out reward that a pipeline must end with; None: any. sft begins with random weights and learns from
+#: easy pairs alone: it must come near `zoo:tiny`, which is made like that and has 0.538.
+BARS: dict[str, float | None] = {"remax": 0.75, "distill": 0.75, "sft": 0.45, "smollm2": None}
 BAR = 0.85
 ONLY_BY_NAME = frozenset({"smollm2"})
 
@@ -56,9 +58,18 @@ def measured(file: Path, folder: Path, seed: int) -> Measured:
     lines = read_lines(str(out), "metrics")
     held_out = [line["reward/mean"] for line in lines if line["pipeline"] == "eval"]
     sampled = _sampled(lines)
-    curve = f"{fmean(sampled[:10]):.3f} → {fmean(sampled[-10:]):.3f}" if sampled else "none"
-    line = f"| {file.stem} | {curve} | {held_out[0]:.3f} → {held_out[-1]:.3f} | {seconds:.0f} |"
-    return Measured(file.stem, line, held_out[-1], seconds)
+    return Measured(file.stem, table_line(file.stem, sampled, held_out, seconds), held_out[-1], seconds)
+
+
+def table_line(name: str, sampled: Sequence[float], held_out: Sequence[float], seconds: float) -> str:
+    """The table's line of rewards by step and by evaluation; where nothing is sampled, that place is empty."""
+    curve = _change(fmean(sampled[:10]), fmean(sampled[-10:])) if sampled else ""
+    cells = (name, curve, _change(held_out[0], held_out[-1]), f"{seconds:.0f}")
+    return "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
+
+
+def _change(before: float, after: float) -> str:
+    return " → ".join(f"{share:.3f}".removeprefix("0") for share in (before, after))
 
 
 def chosen(names: Sequence[str]) -> list[Path]:
@@ -82,7 +93,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     faults: list[str] = []
-    print("| pipeline | sampled reward | held-out reward | seconds |\n|---|---|---|---|", flush=True)
+    print(HEADER, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for file in chosen(options.names):
             found = measured(file, Path(folder), options.seed)

@@ -23,6 +23,8 @@ CASES = {
     "K read ahead, the first rank without rows": HookCase("spread", only_rank=1, micro_batch_size=3),
     "sampled": HookCase("reverse_kl"),
     "top-k": HookCase("topk forward", micro_batch_size=2),
+    "top-k renormalized": HookCase("topk renormalized", micro_batch_size=1),
+    "top-k without its tail": HookCase("topk dropped", micro_batch_size=3),
     "top-k in chunks": HookCase("topk reverse", max_logits=2 * VOCABULARY),
     "all": HookCase("all", micro_batch_size=3, mode="seq-mean-token-mean"),
     "all in chunks": HookCase("all", model="untied", max_logits=2 * VOCABULARY),

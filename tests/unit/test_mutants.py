@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import copied, judged
+from tests.mutants.__main__ import Verdict, copied, judged, score
 from tests.mutants.mutant import ROOT, Mutant, all_mutants
 
 MUTANTS = list(all_mutants())
@@ -34,7 +34,7 @@ RATIO = Mutant(
 
 
 def test_a_breakage_that_a_test_notices(root: Path) -> None:
-    assert judged(root, RATIO) == ""
+    assert judged(root, RATIO) == Verdict("")
     assert (root / RATIO.file).read_text() == (ROOT / RATIO.file).read_text()
 
 
@@ -49,4 +49,20 @@ def test_a_breakage_that_a_test_notices(root: Path) -> None:
     ],
 )
 def test_what_is_no_noticed_breakage(root: Path, change: dict[str, str], said: str) -> None:
-    assert said in judged(root, replace(RATIO, **change))
+    found = judged(root, replace(RATIO, **change))
+    assert said in found.fault
+    assert not found.timed_out
+
+
+def test_one_that_keeps_its_tests_from_ending_is_told_apart(root: Path) -> None:
+    endless = replace(RATIO, new="while True:\n                pass")
+    assert judged(root, endless, seconds=10.0) == Verdict("", timed_out=True)
+    assert (root / RATIO.file).read_text() == (ROOT / RATIO.file).read_text()
+
+
+def test_the_score_says_which_were_noticed_by_time_out_alone() -> None:
+    noticed, late, missed = Verdict(""), Verdict("", timed_out=True), Verdict("NOT NOTICED")
+    assert [str(verdict) for verdict in (noticed, late, missed)] == ["noticed", "noticed by time-out", "NOT NOTICED"]
+    assert score([(RATIO, noticed), (RATIO, missed)]) == "1 of 2 breakages noticed, 0 of them by time-out"
+    said = score([(RATIO, noticed), (RATIO, late), (RATIO, missed)])
+    assert said == "2 of 3 breakages noticed, 1 of them by time-out: dagrl/ops/kl.py (k2 is not halved)"

@@ -41,7 +41,8 @@ def whiten_advantages(
     """Advantages less their mean over all trained tokens of the batch, divided by their unbiased std + 1e-6.
 
     ``whiten_advantages(rollout, reward, gae_advantage(rollout, reward, values))`` is what verl and OpenRLHF do by
-    default with GAE. ``normalize_by_std=False`` subtracts the mean alone: a batch baseline for `reinforce_advantage`.
+    default with GAE; openai/baselines does it over each mini-batch, which arXiv 2006.05990 measures.
+    ``normalize_by_std=False`` subtracts the mean alone: a batch baseline for `reinforce_advantage`.
     Unscorable (NaN) rows stay 0 and count nowhere; one trained token, or equal advantages, give 0.
     """
     scorable = torch.ones(len(advantages), dtype=torch.bool, device=advantages.device)

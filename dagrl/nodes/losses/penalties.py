@@ -38,8 +38,10 @@ def kl_loss(
 ) -> tuple[Float32[Tensor, "B T"], Metrics]:
     """An estimate of KL(policy || reference) from the sampled tokens (Schulman's k1, k2, k3, and abs).
 
-    k1's gradient is 0 in expectation, k2's is the gradient of the KL, k3's that of the forward KL; k1+ and k3+ have
-    the value of k1 and k3 and k2's gradient. ``also_in_reward=True`` says that a `kl_penalty` upstream is no mistake.
+    From joschu.net/blog/kl-approx.html; GRPO's term (arXiv 2402.03300) is k3, the straight-through kinds are those of
+    arXiv 2506.09477. k1's gradient is 0 in expectation, k2's is the gradient of the KL, k3's that of the forward KL;
+    k1+ and k3+ have the value of k1 and k3 and k2's gradient. ``also_in_reward=True`` says that a `kl_penalty` upstream
+    is no mistake.
     """
     estimates = kl_estimate(new_logprobs, ref_logprobs, response_mask, kind)
     return estimates, Metrics({"actor/ref_kl": mean_metric(estimates, response_mask)})
@@ -49,5 +51,8 @@ def kl_loss(
 def entropy_bonus(
     new_entropy: Float32[Tensor, "B T"], response_mask: Bool[Tensor, "B T"]
 ) -> tuple[Float32[Tensor, "B T"], Metrics]:
-    """The policy's entropy in nats; a pipeline subtracts it, e.g. with a coefficient of 0.001."""
+    """The policy's entropy in nats; a pipeline subtracts it, e.g. with a coefficient of 0.001.
+
+    Added to the objective against early certainty as in A3C (arXiv 1602.01783) and PPO (arXiv 1707.06347, eq. 9).
+    """
     return new_entropy, Metrics({"actor/entropy_bonus": mean_metric(new_entropy, response_mask)})

@@ -14,7 +14,7 @@ def sft_loss(
 ) -> tuple[Float32[Tensor, "B T"], Metrics]:
     """-log-prob of each response token: the cross-entropy of supervised fine-tuning on `demonstrations`.
 
-    ``actor/nll`` is its mean in nats per token. A masked token gives 0.
+    Step 1 of InstructGPT (arXiv 2203.02155). ``actor/nll`` is its mean in nats per token. A masked token gives 0.
     """
     losses = -where_masked(new_logprobs, response_mask)
     return losses, Metrics({"actor/nll": mean_metric(losses.detach(), response_mask)})

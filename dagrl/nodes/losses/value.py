@@ -29,9 +29,10 @@ def value_clip(
 ) -> tuple[Float32[Tensor, "B T"], Metrics]:
     """The clipped value loss of PPO: max((v - R)^2, (clip(v, values - eps, values + eps) - R)^2) / 2.
 
-    ``values`` are the critic's before the update; ``eps`` is in units of the return (None: the plain squared error,
-    halved). ``critic/clip_fraction`` is the share of tokens whose loss is the clipped one, which has no gradient;
-    ``critic/explained_variance`` is 1 - Var(R - v) / Var(R) over all trained tokens.
+    From openai/baselines, described in arXiv 2005.12729; PPO's paper has no clip here. ``values`` are the critic's
+    before the update; ``eps`` is in units of the return (None: the plain squared error, halved).
+    ``critic/clip_fraction`` is the share of tokens whose loss is the clipped one, which has no gradient;
+    ``critic/explained_variance`` is 1 - Var(R - v) / Var(R) over all trained tokens, NaN where all returns are equal.
     """
     losses, clipped = value_clip_loss(new_values, values, returns, response_mask, eps=eps)
     metrics = {

@@ -20,10 +20,25 @@ def halved(rewards: Float32[Tensor, " B"]) -> Float32[Tensor, " B"]:
     """Half of each reward."""
     return rewards / 2
 '''
+LOSSES = '''
+from jaxtyping import Bool, Float32
+from torch import Tensor
+from dagrl import Metrics, loss
+
+
+@loss()
+def pull(
+    new_logprobs: Float32[Tensor, "B T"], old_logprobs: Float32[Tensor, "B T"], response_mask: Bool[Tensor, "B T"],
+    *, power: int = 2,
+) -> tuple[Float32[Tensor, "B T"], Metrics]:
+    """How far each log-prob has moved."""
+    return (new_logprobs - old_logprobs).abs() ** power, Metrics()
+'''
 PIPELINE = """
 from dataclasses import dataclass
 from dagrl import Pipeline, ResourcePool, WorkerGroup, adamw, policy
 from dagrl.nodes import generate, ppo_clip, grpo_advantage, prompts, old_logprob, update_policy, verify
+from .losses import pull
 from .nodes import halved
 
 
@@ -38,12 +53,13 @@ def build(cfg: Config) -> Pipeline:
         batch = prompts(data="zoo:larger", batch_size=4, n=cfg.n)
         rollout = generate(actor, batch, max_new_tokens=4)
         advantage = grpo_advantage(rollout, halved(verify(batch, rollout)))
-        update_policy(actor, rollout, old_logprob(actor, rollout), advantage, loss=ppo_clip())
+        update_policy(actor, rollout, old_logprob(actor, rollout), advantage, loss=ppo_clip() + 0.5 * pull())
     return step
 """
 ENTRIES = """[dagrl.plugins]
 halves = acme_rl.pipeline
 one = acme_rl.nodes:halved
+losses = acme_rl.losses
 gone = acme_rl.gone
 number = acme_rl.pipeline:NUMBER
 empty = acme_rl.empty
@@ -55,7 +71,8 @@ def installed(tmp_path: Path) -> Path:
     """A folder for PYTHONPATH in which a package is installed."""
     package = tmp_path / "site" / "acme_rl"
     package.mkdir(parents=True)
-    for name, text in {"__init__": "", "nodes": NODES, "pipeline": PIPELINE + "\nNUMBER = 3\n", "empty": ""}.items():
+    texts = {"__init__": "", "nodes": NODES, "losses": LOSSES, "pipeline": PIPELINE + "\nNUMBER = 3\n", "empty": ""}
+    for name, text in texts.items():
         (package / f"{name}.py").write_text(text)
     info = tmp_path / "site" / "acme_rl-1.2.dist-info"
     info.mkdir()
@@ -81,6 +98,10 @@ def test_nodes_losses_and_pipelines_are_listed_with_their_origin_and_broken_ones
     done = dagrl(installed, "nodes")
     assert done.returncode == 0, done.stderr
     assert "\nhalved  node, from acme-rl 1.2\n    Half of each reward.\n" in done.stdout
+    pull = "\npull  loss, from acme-rl 1.2\n    How far each log-prob has moved.\n    reads    new_logprobs, "
+    assert pull in done.stdout
+    assert "    options  power=2\n" in done.stdout.partition("\npull  loss")[2]
+    assert done.stdout.count("\npull  loss") == 1
     assert "\nhalves  pipeline, from acme-rl 1.2\n    dagrl run halves  (pipeline.py)\n" in done.stdout
     gone = "gone  skipped, from acme-rl 1.2\n    `acme_rl.gone` does not load: ModuleNotFoundError: No module named"
     assert gone in done.stdout
@@ -103,7 +124,7 @@ def test_a_published_pipeline_is_planned_and_run_by_its_name(installed: Path) ->
 def test_a_name_that_is_not_there_or_broken(installed: Path) -> None:
     missing = dagrl(installed, "plan", "halfes")
     assert missing.returncode == 2
-    names = "`empty`, `gone`, `halves`, `number`, `one`"
+    names = "`empty`, `gone`, `halves`, `losses`, `number`, `one`"
     assert f"e.g. pipelines/grpo.py, or the name of a published one: {names}" in missing.stderr
     broken = dagrl(installed, "plan", "gone")
     assert broken.returncode == 2

@@ -40,6 +40,7 @@ def assert_same(found: HookOutcome, expected: HookOutcome) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
+        {"micro_batch_size": 1},
         {"micro_batch_size": 2},
         {"micro_batch_size": 3, "order": SHUFFLED},
         {"extra": (3, 2)},
@@ -49,7 +50,7 @@ def assert_same(found: HookOutcome, expected: HookOutcome) -> None:
         {"max_logits": 2 * VOCABULARY},
         {"max_logits": VOCABULARY, "micro_batch_size": 3, "order": SHUFFLED},
     ],
-    ids=lambda changes: " ".join(changes),
+    ids=lambda changes: " ".join(f"{name}={value}" for name, value in changes.items()),
 )
 def test_layout_changes_no_number(name: str, changes: dict) -> None:
     """Micro-batches, row order, wider padding, poison at masked places, rows that pad, chunks of logits."""
@@ -113,6 +114,7 @@ def test_selection_and_loss_are_those_of_a_plain_reference(name: str, micro_batc
     ("topk forward", "forward", "bucket"),
     ("topk reverse", "reverse", "bucket"),
     ("topk renormalized", "forward", "renormalize"),
+    ("topk dropped", "forward", "drop"),
 ])  # fmt: skip
 @pytest.mark.parametrize("max_logits", [None, 2 * VOCABULARY])
 def test_a_projection_is_that_of_logits_at_the_rows_temperature(

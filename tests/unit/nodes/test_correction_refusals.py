@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import pytest
@@ -84,6 +85,8 @@ def own(step: Step) -> None:
     step.update(step.old, advantage, step.reference, loss=nodes.ppo_clip() + 0.1 * nodes.kl_loss())
 
 
+FINITE = "it must be above 0, and finite"
+LOG_CLIP = "it bounds log ratios, so it must be above 0 (the paper's is 0.4)"
 PENALTIES: Mapping[str, tuple[Callable[..., Edge], dict[str, Any]]] = {
     "kl_penalty": (nodes.kl_penalty, {"beta": 0.1}),
     "adaptive_kl_penalty": (nodes.adaptive_kl_penalty, {"target": 1.0, "state": nodes.KlCoefficient(0.1)}),
@@ -106,25 +109,57 @@ def test_a_penalty_of_ones_own_is_seen_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "named"),
+    ("loss", "named", "mend"),
     [
-        (nodes.ppo_clip(dual_clip=1.0), "`dual_clip` is 1.0"),
-        (nodes.decoupled_ppo(dual_clip=0.5), "`dual_clip` is 0.5"),
-        (nodes.decoupled_ppo(weight_cap=0.0), "`weight_cap` is 0.0"),
-        (nodes.gmpo(eps=0.0), "`eps` is 0.0"),
-        (nodes.cispo(eps=1.5), "`eps` is 1.5"),
-        (nodes.cispo(eps_high=-1.0), "`eps_high` is -1.0"),
-        (nodes.sapo(tau_negative=0.0), "`tau_negative` is 0.0"),
-        (nodes.dppo_tv(delta=-0.1), "`delta` is -0.1"),
-        (nodes.dppo_kl(ratio_cap=0.0), "`ratio_cap` is 0.0"),
-        (nodes.dro(beta=0.0), "`beta` is 0.0"),
+        (nodes.ppo_clip(eps=1.0), "`eps` is 1.0", "the clip range must lie between 0 and 1"),
+        (nodes.ppo_clip(eps_high=-0.1), "`eps_high` is -0.1", "it must be above 0, or None for `eps`"),
+        (nodes.ppo_clip(eps_high=inf), "`eps_high` is inf", "it must be above 0, or None for `eps`"),
+        (nodes.ppo_clip(dual_clip=1.0), "`dual_clip` is 1.0", "it must be above 1"),
+        (nodes.decoupled_ppo(eps=0.0), "`eps` is 0.0", "the clip range must lie between 0 and 1"),
+        (nodes.decoupled_ppo(eps_high=0.0), "`eps_high` is 0.0", "it must be above 0, or None for `eps`"),
+        (nodes.decoupled_ppo(dual_clip=0.5), "`dual_clip` is 0.5", "it must be above 1"),
+        (nodes.decoupled_ppo(weight_cap=0.0), "`weight_cap` is 0.0", FINITE),
+        (nodes.gmpo(eps=0.0), "`eps` is 0.0", LOG_CLIP),
+        (nodes.gmpo(eps_high=inf), "`eps_high` is inf", LOG_CLIP),
+        (nodes.cispo(eps=1.5), "`eps` is 1.5", "it must lie above 0, at most 1, or be None for no lower bound"),
+        (nodes.cispo(eps_high=-1.0), "`eps_high` is -1.0", "it must be above 0: weights are clipped at 1 + eps_high"),
+        (nodes.sapo(tau_positive=0.0), "`tau_positive` is 0.0", FINITE),
+        (nodes.sapo(tau_negative=0.0), "`tau_negative` is 0.0", FINITE),
+        (nodes.dppo_tv(delta=-0.1), "`delta` is -0.1", FINITE),
+        (nodes.dppo_tv(delta_high=0.0), "`delta_high` is 0.0", FINITE),
+        (nodes.dppo_kl(delta_high=-0.1), "`delta_high` is -0.1", FINITE),
+        (nodes.dppo_kl(ratio_cap=0.0), "`ratio_cap` is 0.0", FINITE),
+        (nodes.dro(beta=0.0), "`beta` is 0.0", "it must be above 0; without a pull use `reinforce`"),
     ],
     ids=str,
 )
-def test_options_that_make_no_sense(loss: LossTerms, named: str) -> None:
-    ((what, fix),) = problems(lambda step: step.update(step.old, step.advantage, loss=loss))
-    assert named in what
-    assert fix
+def test_options_that_make_no_sense(loss: LossTerms, named: str, mend: str) -> None:
+    (term,) = loss.terms
+    found = problems(lambda step: step.update(step.old, step.advantage, loss=loss))
+    assert found == [(f"loss `{term.contract.name}`: {named}.", mend)]
+
+
+@pytest.mark.parametrize("above", [0.0, -1.0, inf])
+def test_a_drift_that_keeps_no_row_or_every_one_is_refused(above: float) -> None:
+    def rest(step: Step) -> None:
+        kept = nodes.low_drift(step.rollout, step.old, above=above)
+        step.update(step.old, step.advantage, kept, loss=nodes.ppo_clip())
+
+    assert problems(rest) == [(f"`low_drift`: `above` is {above}.", "give the largest drift in nats, above 0")]
+
+
+@pytest.mark.parametrize("group", ["actor", "other"])
+def test_a_reference_that_trains_is_refused(group: str) -> None:
+    """The policy itself, or another model that some update changes."""
+
+    def rest(step: Step) -> None:
+        other = WorkerGroup("other", policy("zoo:tiny", optimizer=adamw(lr=1e-3)), pool=step.actor.pool)
+        reference = nodes.ref_logprob(step.actor if group == "actor" else other, step.rollout)
+        step.update(step.old, step.advantage, reference, loss=nodes.ppo_clip() + 0.1 * nodes.kl_loss())
+
+    what = f"`ref_logprob`: its reference is `{group}`, which trains: every KL to it would be 0."
+    fix = "pass a worker group whose policy has no optimizer, or use `old_logprob`"
+    assert (what, fix) in problems(rest)
 
 
 def test_the_value_loss_refuses_a_negative_range() -> None:

@@ -96,7 +96,7 @@ def test_group_advantages():
     assert per_row(grpo_advantages, [1, 0, 0, 0]) == close([1.5, -0.5, -0.5, -0.5])
     assert per_row(grpo_advantages, [1, 0, 0, 0], normalize_by_std=False) == close([0.75, -0.25, -0.25, -0.25])
     assert per_row(grpo_advantages, [0.1] * 7) == [0] * 7
-    assert per_row(grpo_advantages, [1, 1.00001]) == pytest.approx([-0.6196, 0.6196], abs=1e-4)
+    assert per_row(grpo_advantages, [1, 1.00001]) == close([-0.619601, 0.619601])
     assert per_row(grpo_advantages, [1, 10, 0, 10], [1, 2, 1, 2]) == close([0.70711, 0, -0.70711, 0])
     assert per_row(grpo_advantages, [1, 0, 0, 5], [1, 1, 1, 2]) == close([1.1547, -0.57735, -0.57735, 0])
     assert per_row(rloo_advantages, [1, 0, 0, 0]) == close([1, -1 / 3, -1 / 3, -1 / 3])
@@ -123,6 +123,11 @@ def test_reinforce_pp_whitens_tokens_and_its_baseline_comes_first():
     # tokens 1 1 1 0 1 1: mean 5/6, unbiased variance 1/6
     found, _ = reinforce_pp_advantage(mask, rewards)
     assert found[:, 0].tolist() == close([0.408248, -2.041241, 0.408248, 0.408248])
+    # KL paid on tokens: to go 1.25 1 .5 | 0 | 1 | -.25, mean 7/12, unbiased variance 11/30
+    tokens = tensor([0.25, 0.5, 0.5], [0, 9, 9], [1, 9, 9], [-0.25, 9, 9])
+    found, _ = reinforce_pp_advantage(mask, token_rewards=tokens)
+    assert found[:, 0].tolist() == close([1.100962, -0.963342, 0.688101, -1.376202])
+    assert found[0].tolist() == close([1.100962, 0.688101, -0.137620])
     # groups {1, 0} and {1, 1}: centred .5 .5 .5 -.5 0 0, mean 1/6, unbiased variance 1/6
     found, _ = reinforce_pp_baseline_advantage(rewards, torch.tensor([7, 7, 8, 8]), mask)
     assert found[:, 0].tolist() == close([0.816496, -1.632990, -0.408248, -0.408248])

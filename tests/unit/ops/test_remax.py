@@ -15,7 +15,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
 
 def close(expected):
-    return [pytest.approx(row, abs=1e-5) for row in expected]
+    return [pytest.approx(row, abs=1e-6) for row in expected]
 
 
 def baselines_of(seed, size=18):

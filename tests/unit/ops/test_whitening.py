@@ -6,8 +6,9 @@ import pytest
 import reference_advantages as reference
 import torch
 from advantage_batches import POISONS, poisoned, random_rows
+from reference_losses import penalized
 
-from dagrl.nodes import reinforce_pp_advantage, reinforce_pp_baseline_advantage, whiten_advantages
+from dagrl.nodes import kl_penalty, reinforce_pp_advantage, reinforce_pp_baseline_advantage, whiten_advantages
 from dagrl.ops.advantages import whiten
 
 
@@ -70,15 +71,43 @@ def test_reinforce_pp_matches_the_reference(seed, gamma):
     rows = random_rows(seed)
     rewards, _, mask = rows.lists
     found, metrics = reinforce_pp_advantage(rows.mask, rows.rewards, gamma=gamma)
-    assert found.tolist() == close(reference.reinforce_pp(rewards, mask, gamma), abs=1e-5)
+    assert found.tolist() == close(reference.reinforce_pp(rewards, mask, gamma))
     assert metrics.numbers() == {"advantage/unscorable_rows": rows.rewards.isnan().sum()}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+@pytest.mark.parametrize("poison", POISONS)
+def test_reinforce_pp_of_token_rewards_matches_the_reference(seed, gamma, poison):
+    rows = random_rows(seed)
+    rewards = rows.token_rewards.clone()
+    trained = rows.mask.nonzero()
+    rewards[tuple(trained[seed])] = nan
+    expected = reference.reinforce_pp_of_tokens(rewards.tolist(), rows.mask.tolist(), gamma)
+    given = poisoned(rewards, rows.mask, poison)
+    found, metrics = reinforce_pp_advantage(rows.mask, token_rewards=given, gamma=gamma)
+    assert found.tolist() == close(expected)
+    assert metrics.numbers() == {"advantage/unscorable_rows": 1}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", ["k1", "k3"])
+def test_reinforce_pp_whitens_rewards_less_kl(seed, kind):
+    """The paper's form: the outcome on the last token, less KL on each, summed from each token on and whitened."""
+    rows, draw = random_rows(seed), torch.Generator().manual_seed(seed)
+    old, ref = -torch.rand(2, *rows.mask.shape, generator=draw, dtype=torch.float64)
+    paid, _ = kl_penalty(rows.rewards, old, ref, rows.mask, beta=0.3, kind=kind)
+    found, _ = reinforce_pp_advantage(rows.mask, token_rewards=paid.token_rewards)
+    priced = zip(rows.rewards.tolist(), old.tolist(), ref.tolist(), rows.mask.tolist(), strict=True)
+    rewards = [penalized(*row, 0.3, kind)[0] for row in priced]
+    assert found.tolist() == close(reference.reinforce_pp_of_tokens(rewards, rows.mask.tolist(), 1.0))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_baseline_variant_matches_the_reference(seed):
     rows = random_rows(seed)
     found, _ = reinforce_pp_baseline_advantage(rows.rewards, rows.group_ids, rows.mask)
-    assert found.tolist() == close(reference.reinforce_pp_baseline(*rows.lists), abs=1e-5)
+    assert found.tolist() == close(reference.reinforce_pp_baseline(*rows.lists))
 
 
 def test_unscorable_rows_stay_zero_and_count_nowhere():
