@@ -1,5 +1,6 @@
 """What policy workers do as ranks of a group: stop and go on, hand their weights to the rollout, save, learn padded."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ def start(
     return PolicyWorker(group, total_steps=10, rollout=trains, parallel=parallel)
 
 
+def seeds_of(rows: Sequence[int]) -> Tensor:
+    """Those of rows by their places in the whole batch."""
+    return torch.tensor(list(rows)) * 7
+
+
 def own_rows(parallel: DataParallel, step: int) -> tuple[TokenBatch, LossColumns, Tensor]:
     """This rank's rows of a step: rank 0 of four has none."""
     draw = torch.Generator().manual_seed(step)
@@ -60,7 +66,7 @@ def own_rows(parallel: DataParallel, step: int) -> tuple[TokenBatch, LossColumns
     own = torch.arange(NUM_ROWS)[(torch.arange(NUM_ROWS) % 3 + 1) % parallel.size == parallel.rank]
     tokens = TokenBatch(ids, attention, position_ids(attention), mask, torch.ones(NUM_ROWS))
     columns = LossColumns({"advantages": advantages[own], "response_mask": mask[own]})
-    return TokenBatch(*(column[own] for column in tokens)), columns, torch.arange(NUM_ROWS)[own] * 7
+    return TokenBatch(*(column[own] for column in tokens)), columns, seeds_of(range(NUM_ROWS))[own]
 
 
 def learn(actor: PolicyWorker, steps: range) -> None:
