@@ -2,22 +2,13 @@
 
 import pytest
 import torch
+from faulty_weights import NoWeights
 
-from dagrl.engines.weights import TrainedWeights, layout_of
+from dagrl.engines.weights import TrainedWeights
 from dagrl.errors import EngineError
 from dagrl.graph.roles import Sampling
 
 PROMPTS = [[3 + (7 * row + place) % 40 for place in range(1 + row)] for row in range(8)]
-
-
-class Nothing:
-    """Weights none of which comes."""
-
-    def __init__(self, model):
-        self.layout = layout_of(model)
-
-    def __iter__(self):
-        return iter(())
 
 
 def loads(engine, model):
@@ -35,7 +26,7 @@ def sleeps_and_wakes(engine, model):
 
 def fails_to_load(engine, model):
     with pytest.raises(EngineError, match="did not come"):
-        engine.load_weights(Nothing(model), 9)
+        engine.load_weights(NoWeights(model), 9)
 
 
 def closes(engine, model):

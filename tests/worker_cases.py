@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from faulty_weights import NoWeights
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -15,6 +16,7 @@ from dagrl.controller.shares import Rule, token_work
 from dagrl.data import DataProto
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.sharding import whole
+from dagrl.errors import EngineError
 from dagrl.graph.roles import Sampling, TokenBatch, UpdatePlan
 from dagrl.nodes import ppo_clip
 from dagrl.ops.masks import position_ids
@@ -163,6 +165,25 @@ def sync_and_save(rank: int, size: int, strategy: Any, model: str, folder: Path)
             "ref": logprobs, "rows": tokens,
         }  # fmt: skip
     return found
+
+
+def fail_to_load(rank: int, size: int, strategy: Any, model: str) -> dict[str, Any]:
+    """What is said when weights do not come and when rows are drawn then, and what the rollout has after a sync."""
+    parallel = DataParallel(rank, size, strategy)
+    actor = start(model, parallel, precision="bf16")
+    learn(actor, range(1, 2))
+    said: list[str] = []
+    for use in (
+        lambda: actor.load_rollout(NoWeights(actor.model)),
+        lambda: actor.generate([[5, 6, 7]], torch.tensor([3]), GREEDY),
+    ):
+        try:
+            use()
+        except EngineError as error:
+            said.append(str(error))
+    actor.sync_rollout()
+    texts = actor.generate([[5, 6, 7]], torch.tensor([3]), GREEDY).responses
+    return {"said": said, "trained": weights(actor), "rollout": rollout_weights(actor), "texts": texts}
 
 
 def dispatched(count: int) -> DataProto:

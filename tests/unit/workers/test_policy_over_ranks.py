@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from worker_cases import (
     PADDED_LR,
     as_ranks,
+    fail_to_load,
     go_on,
     learn_padded,
     make_model,
@@ -56,6 +57,7 @@ def two(models, states) -> dict[tuple[str, ...], list[dict[str, Any]]]:
         **{("go on", "fsdp", kind): (stop_and_go_on, "fsdp", models[kind], states / f"fsdp-{kind}") for kind in KINDS},
         **{("sync", "fsdp", kind): (sync_and_save, "fsdp", models[kind], states / f"saved-{kind}") for kind in KINDS},
         ("sync", "replicate"): (sync_and_save, "replicate", models["tied"], states / "saved"),
+        **{("fail", strategy): (fail_to_load, strategy, models["tied"]) for strategy in ("replicate", "fsdp")},
     }
     by_rank = run_on_ranks(as_ranks, 2, states / "two", list(cases.values()))
     return dict(zip(cases, map(list, zip(*by_rank, strict=True)), strict=True))
@@ -169,6 +171,17 @@ def test_the_rollout_has_the_trained_weights(two, case: tuple[str, ...], precisi
         assert_equal({name: tensor.to(rollout[name].dtype) for name, tensor in trained.items()}, rollout)
         assert any(not torch.equal(found[precision]["before"][name], tensor) for name, tensor in rollout.items())
     assert torch.equal(two[case][0][precision]["texts"], two[case][1][precision]["texts"])
+
+
+@pytest.mark.parametrize(("strategy", "num_errors"), [("replicate", 1), ("fsdp", 2)])
+def test_after_a_failed_load_shares_come_together_at_the_next_sync_alone(two, strategy: str, num_errors: int) -> None:
+    """A rank that has the weights whole builds its engine anew when it next draws."""
+    for found in two["fail", strategy]:
+        assert len(found["said"]) == num_errors
+        assert "did not come" in found["said"][0]
+        assert all("is dead: loading weights failed" in said for said in found["said"][1:])
+        assert_equal({name: tensor.bfloat16() for name, tensor in found["trained"].items()}, found["rollout"])
+    assert torch.equal(two["fail", strategy][0]["texts"], two["fail", strategy][1]["texts"])
 
 
 @pytest.mark.parametrize("kind", KINDS)

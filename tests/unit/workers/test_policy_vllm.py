@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytest.importorskip("vllm")
 
-from policy_cases import learn, logprob_gap, sample, vllm_worker
+from faulty_weights import NoWeights
+from policy_cases import assert_survives_a_failed_load, learn, logprob_gap, sample, vllm_worker
 from vllm import LLM, SamplingParams
 
 from dagrl import WorkerGroup
@@ -93,13 +94,24 @@ def engine_bytes(actor: PolicyWorker, size: int) -> int:
     return size * (sum(parameter.numel() for parameter in parameters.values()) + -rows % 64 * width)
 
 
+def follower_of(actor: PolicyWorker) -> PolicyWorker:
+    spec = replace(actor.group.model, optimizer=None)
+    group = WorkerGroup("sampler", spec, pool=actor.group.pool, follows=actor.group)
+    return PolicyWorker(group, total_steps=10, rollout=True)
+
+
+def test_a_follower_is_dead_after_a_failed_load_until_the_next() -> None:
+    actor = vllm_worker("zoo:tiny", "fp32")
+    sampler = follower_of(actor)
+    assert_survives_a_failed_load(actor, sampler)
+    for each in (actor, sampler):
+        each._rollout.close()
+
+
 @pytest.mark.parametrize(("precision", "size"), [("bf16", 2), ("fp32", 4)])
 def test_a_follower_holds_the_engines_weights_alone(precision, size: int) -> None:
     actor = vllm_worker("zoo:tiny", precision)
-    group = WorkerGroup(
-        "sampler", replace(actor.group.model, optimizer=None), pool=actor.group.pool, follows=actor.group
-    )
-    sampler = PolicyWorker(group, total_steps=10, rollout=True)
+    sampler = follower_of(actor)
     assert sampler.weight_bytes == engine_bytes(sampler, size)
     assert actor.weight_bytes - sampler.weight_bytes == 4 * sum(weight.numel() for weight in actor.model.parameters())
     with pytest.raises(EngineError, match="asked to generate before it was given weights"):
@@ -114,13 +126,6 @@ def test_a_follower_holds_the_engines_weights_alone(precision, size: int) -> Non
 
 def kill(actor: PolicyWorker) -> None:
     engine = actor._rollout
-
-    class Cut:
-        layout = engine._layout
-
-        def __iter__(self):
-            return iter(())
-
     with pytest.raises(EngineError, match="did not come"):
-        engine.load_weights(Cut(), 99)
+        engine.load_weights(NoWeights(actor.model), 99)
     assert engine.is_dead
