@@ -20,8 +20,8 @@ def vllm_worker(model: str = "zoo:tiny", precision="bf16") -> PolicyWorker:
     return PolicyWorker(WorkerGroup("actor", spec, pool=ResourcePool("main", [0])), total_steps=10, rollout=True)
 
 
-def sample(actor: PolicyWorker, seed: int):
-    prompts = actor.apply_chat_template(PROMPTS)
+def sample(actor: PolicyWorker, seed: int, num_prompts: int = len(PROMPTS)):
+    prompts = actor.apply_chat_template(PROMPTS[:num_prompts])
     samples = actor.generate(prompts, torch.arange(len(prompts)) + 1000 * seed, Sampling(max_new_tokens=6))
     ids, mask, positions = join_sequences(*pad_left(prompts, actor.pad_token_id), samples.responses, samples.lengths)
     response_mask = mask_from_lengths(samples.lengths, samples.responses.shape[1])
