@@ -57,7 +57,6 @@ def two(models, states) -> dict[tuple[str, ...], list[dict[str, Any]]]:
         **{("go on", "fsdp", kind): (stop_and_go_on, "fsdp", models[kind], states / f"fsdp-{kind}") for kind in KINDS},
         **{("sync", "fsdp", kind): (sync_and_save, "fsdp", models[kind], states / f"saved-{kind}") for kind in KINDS},
         ("sync", "replicate"): (sync_and_save, "replicate", models["tied"], states / "saved"),
-        **{("fail", strategy): (fail_to_load, strategy, models["tied"]) for strategy in ("replicate", "fsdp")},
     }
     by_rank = run_on_ranks(as_ranks, 2, states / "two", list(cases.values()))
     return dict(zip(cases, map(list, zip(*by_rank, strict=True)), strict=True))
@@ -72,6 +71,14 @@ def four(two, models, states) -> dict[tuple[str, ...], list[dict[str, Any]]]:
         ("fsdp", "whole"): (go_on, "fsdp", models["tied"], states / "replicate"),
     }
     by_rank = run_on_ranks(as_ranks, 4, states / "four", list(cases.values()))
+    return dict(zip(cases, map(list, zip(*by_rank, strict=True)), strict=True))
+
+
+@pytest.fixture(scope="module")
+def failed(models, tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
+    """What two ranks found whose rollout weights had not come."""
+    cases = {strategy: (fail_to_load, strategy, models["tied"]) for strategy in ("replicate", "fsdp")}
+    by_rank = run_on_ranks(as_ranks, 2, tmp_path_factory.mktemp("failed"), list(cases.values()))
     return dict(zip(cases, map(list, zip(*by_rank, strict=True)), strict=True))
 
 
@@ -174,14 +181,14 @@ def test_the_rollout_has_the_trained_weights(two, case: tuple[str, ...], precisi
 
 
 @pytest.mark.parametrize(("strategy", "num_errors"), [("replicate", 1), ("fsdp", 2)])
-def test_after_a_failed_load_shares_come_together_at_the_next_sync_alone(two, strategy: str, num_errors: int) -> None:
+def test_after_a_failed_load_shares_come_together_at_a_sync_alone(failed, strategy: str, num_errors: int) -> None:
     """A rank that has the weights whole builds its engine anew when it next draws."""
-    for found in two["fail", strategy]:
+    for found in failed[strategy]:
         assert len(found["said"]) == num_errors
         assert "did not come" in found["said"][0]
         assert all("is dead: loading weights failed" in said for said in found["said"][1:])
         assert_equal({name: tensor.bfloat16() for name, tensor in found["trained"].items()}, found["rollout"])
-    assert torch.equal(two["fail", strategy][0]["texts"], two["fail", strategy][1]["texts"])
+    assert torch.equal(*(found["texts"] for found in failed[strategy]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
