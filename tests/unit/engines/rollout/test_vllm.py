@@ -300,6 +300,7 @@ def test_a_stream_that_nobody_ends_holds_up_no_other(synced):
     stream = engine.stream(ragged_prompts(8), torch.arange(8), Sampling(max_new_tokens=64))
     next(stream)
     stream.close()
+    assert not engine._llm.llm_engine.has_unfinished_requests()
     sync(engine, model, dtype, 2)
     assert len(engine.generate([[3]], torch.arange(1), Sampling(max_new_tokens=2)).responses) == 1
 
