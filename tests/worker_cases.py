@@ -1,9 +1,11 @@
 """What policy workers do as ranks of a group: stop and go on, hand their weights to the rollout, save, learn padded."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from faulty_weights import NoWeights
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -14,6 +16,7 @@ from dagrl.controller.shares import Rule, token_work
 from dagrl.data import DataProto
 from dagrl.engines.parallel import DataParallel
 from dagrl.engines.sharding import whole
+from dagrl.errors import EngineError
 from dagrl.graph.roles import Sampling, TokenBatch, UpdatePlan
 from dagrl.nodes import ppo_clip
 from dagrl.ops.masks import position_ids
@@ -51,6 +54,11 @@ def start(
     return PolicyWorker(group, total_steps=10, rollout=trains, parallel=parallel)
 
 
+def seeds_of(rows: Sequence[int]) -> Tensor:
+    """Those of rows by their places in the whole batch."""
+    return torch.tensor(list(rows)) * 7
+
+
 def own_rows(parallel: DataParallel, step: int) -> tuple[TokenBatch, LossColumns, Tensor]:
     """This rank's rows of a step: rank 0 of four has none."""
     draw = torch.Generator().manual_seed(step)
@@ -60,7 +68,7 @@ def own_rows(parallel: DataParallel, step: int) -> tuple[TokenBatch, LossColumns
     own = torch.arange(NUM_ROWS)[(torch.arange(NUM_ROWS) % 3 + 1) % parallel.size == parallel.rank]
     tokens = TokenBatch(ids, attention, position_ids(attention), mask, torch.ones(NUM_ROWS))
     columns = LossColumns({"advantages": advantages[own], "response_mask": mask[own]})
-    return TokenBatch(*(column[own] for column in tokens)), columns, torch.arange(NUM_ROWS)[own] * 7
+    return TokenBatch(*(column[own] for column in tokens)), columns, seeds_of(range(NUM_ROWS))[own]
 
 
 def learn(actor: PolicyWorker, steps: range) -> None:
@@ -157,6 +165,25 @@ def sync_and_save(rank: int, size: int, strategy: Any, model: str, folder: Path)
             "ref": logprobs, "rows": tokens,
         }  # fmt: skip
     return found
+
+
+def fail_to_load(rank: int, size: int, strategy: Any, model: str) -> dict[str, Any]:
+    """What is said when weights do not come and when rows are drawn then, and what the rollout has after a sync."""
+    parallel = DataParallel(rank, size, strategy)
+    actor = start(model, parallel, precision="bf16")
+    learn(actor, range(1, 2))
+    said: list[str] = []
+    for use in (
+        lambda: actor.load_rollout(NoWeights(actor.model)),
+        lambda: actor.generate([[5, 6, 7]], torch.tensor([3]), GREEDY),
+    ):
+        try:
+            use()
+        except EngineError as error:
+            said.append(str(error))
+    actor.sync_rollout()
+    texts = actor.generate([[5, 6, 7]], torch.tensor([3]), GREEDY).responses
+    return {"said": said, "trained": weights(actor), "rollout": rollout_weights(actor), "texts": texts}
 
 
 def dispatched(count: int) -> DataProto:

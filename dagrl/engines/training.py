@@ -109,13 +109,10 @@ class Trainer:
         progress = Progress(len(seeds) * plan.epochs)
         self.scorer.model.train(self._dropout)
         try:
-            parts = [
-                self._optimizer_step(whole if index is None else whole.take(index), plan, progress, number)
-                for number, index in enumerate(_walk(seeds, plan, self._parallel))
-            ]
+            metrics = merge_all(list(self._steps(whole, plan, progress)))
         finally:
             self.scorer.model.eval()
-        return merge_all(parts).merge({f"{self._role}/lr": self._once(lr)})
+        return metrics.merge({f"{self._role}/lr": self._once(lr)})
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
         """The tensors of the optimizer's state; none before the first step."""
@@ -134,15 +131,35 @@ class Trainer:
         """Go on from the parts that all ranks gave; see ``put_state``."""
         put_state(self.scorer.model, self._optimizer, self._parallel, parts)
 
-    def _optimizer_step(self, rows: _Rows, plan: UpdatePlan, progress: Progress, number: int) -> Metrics:
-        """Accumulate the gradient of one mini-batch and step; without a trained token nothing happens."""
+    def _steps(self, whole: _Rows, plan: UpdatePlan, progress: Progress) -> Iterator[Metrics]:
+        """An optimizer step for each mini-batch; one without a trained token on any rank changes nothing.
+
+        The first that steps, on all ranks the same, measures the gap to the rollout: before it the weights are those
+        of the last sync.
+        """
+        meter = None if whole.rollout_logprobs is None else GapMeter()
+        for number, index in enumerate(_walk(whole.seeds, plan, self._parallel)):
+            rows = whole if index is None else whole.take(index)
+            denominators = self._denominators(rows.tokens.response_mask)
+            if denominators.tokens == 0:
+                yield Metrics({f"{self._role}/empty_mini_batches": Sum(self._count)})
+                continue
+            yield self._optimizer_step(rows, plan, denominators, progress, number, meter)
+            meter = None
+
+    def _optimizer_step(
+        self,
+        rows: _Rows,
+        plan: UpdatePlan,
+        denominators: Denominators,
+        progress: Progress,
+        number: int,
+        meter: GapMeter | None,
+    ) -> Metrics:
+        """Accumulate the gradient of one mini-batch and step."""
         mask = rows.tokens.response_mask
-        denominators = self._denominators(mask)
-        if denominators.tokens == 0:
-            return Metrics({f"{self._role}/empty_mini_batches": Sum(self._count)})
         self._optimizer.zero_grad(set_to_none=True)
         metrics, loss = Metrics(), 0.0
-        meter = GapMeter() if number == 0 and rows.rollout_logprobs is not None else None
         passes = [
             micro for micro in self.scorer.micro_batches(rows.tokens, plan.micro_batch_size) if bool(mask[micro].any())
         ]

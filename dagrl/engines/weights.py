@@ -28,7 +28,8 @@ class Weights(Protocol):
     """Named tensors of a model, and their shapes before any of them is there.
 
     Iterating gives whole tensors under Hugging Face names, tied ones under each of their names. Where ranks share the
-    weights out, all of them must iterate, to the end. A tensor may share memory with the trained one: copy it.
+    weights out, all of them must iterate, to the end. A tensor may share memory with the trained one: copy it. Until
+    all have come none that did may change: an engine may keep some so long.
     """
 
     @property

@@ -121,6 +121,7 @@ class PolicyWorker(RoleWorker):
         self.residence.require(MODEL)
         return self._scorer.compute_topk(tokens, k, micro_batch_size=micro_batch_size)
 
+    @DistProfiler.annotate()
     def compute_sum_pi_squared(self, tokens: TokenBatch, *, micro_batch_size: int = 0) -> SquaredProbs:
         """Log-probs and sums of squared probabilities under the current weights, without gradient."""
         self.residence.require(MODEL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -35,6 +35,10 @@ class Response(NamedTuple):
     truncated: bool
 
 
+#: A finished row and its place among the prompts.
+Row = tuple[int, Response]
+
+
 class RolloutEngine(Protocol):
     """Draws responses from weights that another module trains.
 
@@ -55,7 +59,14 @@ class RolloutEngine(Protocol):
     def stream(
         self, prompts: Sequence[Sequence[int]], seeds: Int64[Tensor, " B"], sampling: Sampling
     ) -> Iterator[tuple[int, Response]]:
-        """The rows of ``generate`` as they finish, each with its place among the prompts."""
+        """The rows of ``generate`` as they finish, each with its place among the prompts.
+
+        They are all of the weights that the engine has at this call.
+
+        Raises:
+            ConfigError, EngineError, TrainingError: as ``generate``, at this call or instead of a row.
+            EngineError: instead of the next row, once the engine has been given weights, has slept or has died.
+        """
         ...
 
     def load_weights(self, weights: Weights, version: int) -> None:
@@ -96,12 +107,16 @@ class RolloutEngine(Protocol):
 
 
 class EngineState:
-    """Which parts of an engine are awake, what its weights are, and what may be done with it."""
+    """Which parts of an engine are awake, what its weights are, and what may be done with it.
+
+    ``changes`` counts how often weights or cache were replaced or let go: rows are drawn within one count.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.version: int | None = None
         self.awake = frozenset(PARTS)
+        self.changes = 0
         self.death: str | None = None
 
     def may_generate(self) -> None:
@@ -116,6 +131,30 @@ class EngineState:
             raise EngineError(
                 f"the {self.name} engine was asked to generate before it was given weights: sync it first"
             )
+
+    def unchanged(self, rows: Generator[Row]) -> Iterator[Row]:
+        """The rows, each drawn only while the engine is as it is at this call; else ``rows`` is closed.
+
+        Raises:
+            EngineError: at this call unless the engine may generate, and instead of a row once it may no more, or has
+                been given weights or slept.
+        """
+        self.may_generate()
+        return self._while_unchanged(rows, self.changes)
+
+    def _while_unchanged(self, rows: Generator[Row], changes: int) -> Iterator[Row]:
+        with closing(rows):
+            while True:
+                self.may_generate()
+                if self.changes != changes:
+                    raise EngineError(
+                        f"the {self.name} engine was given weights or slept after it was asked for these rows: "
+                        "ask for them anew"
+                    )
+                row = next(rows, None)
+                if row is None:
+                    return
+                yield row
 
     def may_load(self) -> None:
         """Raises EngineError unless the engine is alive and its weights are in memory."""
@@ -134,6 +173,7 @@ class EngineState:
         if level not in (1, 2):
             raise EngineError(f"the {self.name} engine sleeps at level 1 or 2, not {level!r}")
         changed = bool(self.awake)
+        self.changes += 1
         self.awake = frozenset()
         if level == 2:
             self.version = None
@@ -160,6 +200,7 @@ class EngineState:
         """
         self.may_load()
         check_layout(weights.layout, layout, self.name)
+        self.changes += 1
         try:
             yield Arrivals(weights)
         # Libraries and servers fail in ways of their own, and an engine is then left with part of the weights.

@@ -85,9 +85,9 @@ class HFRollout(StatefulRollout):
         """The rows of ``generate`` as they finish, each with its place among the prompts."""
         limits = self._begin(prompts, seeds, sampling)
         steps = self._decode(prompts, seeds.to(limits.device), limits, sampling) if prompts else iter(())
-        return self._streamed(steps, limits)
+        return self._state.unchanged(self._streamed(steps, limits))
 
-    def _streamed(self, steps: Iterator[_Step], limits: Int64[Tensor, " B"]) -> Iterator[tuple[int, Response]]:
+    def _streamed(self, steps: Iterator[_Step], limits: Int64[Tensor, " B"]) -> Generator[tuple[int, Response]]:
         drawn: dict[int, Response] = {row: Response([], [], True) for row in range(len(limits))}
         while True:
             with _evaluating(self._model):  # for this step alone: the caller goes on between them

@@ -5,7 +5,7 @@ The weights are the servers' own, or handed over by a folder that they share wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,8 @@ class ServerRollout(StatefulRollout):
         check_request(prompts, seeds, sampling, self._context_length)
         limits = response_limits(prompts, sampling.max_new_tokens, self._context_length).tolist()
         rows = zip(prompts, request_seeds(seeds), limits, strict=True)
-        return self._drawn([self._question(prompt, seed, limit, sampling) for prompt, seed, limit in rows])
+        questions = [self._question(prompt, seed, limit, sampling) for prompt, seed, limit in rows]
+        return self._state.unchanged(self._drawn(questions))
 
     def load_weights(self, weights: Weights, version: int) -> None:
         """Have every server take these weights, by the shared folder; it raises as the protocol says.
@@ -139,7 +140,7 @@ class ServerRollout(StatefulRollout):
         for server in self._servers:
             server.mark, server.lost = None, None
 
-    def _drawn(self, questions: Sequence[dict[str, Any]]) -> Iterator[tuple[int, Response]]:
+    def _drawn(self, questions: Sequence[dict[str, Any]]) -> Generator[tuple[int, Response]]:
         if not questions:
             return
         progress = Progress(len(questions), "responses")

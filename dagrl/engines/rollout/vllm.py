@@ -6,7 +6,7 @@ generates. vLLM is imported when the first engine is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -115,6 +115,7 @@ class VllmRollout(StatefulRollout):
         self._stops = sorted(stop_token_ids)
         self._pad = pad_token_id
         self._requests = 0
+        self._open: set[str] = set()  # the names of requests whose rows have not come
         self._is_closed = False
         self.cached_tokens = 0
 
@@ -144,19 +145,22 @@ class VllmRollout(StatefulRollout):
         check_vllm_temperature(sampling.temperature)
         check_request(prompts, seeds, sampling, self._context_length)
         limits = response_limits(prompts, sampling.max_new_tokens, self._context_length).tolist()
-        return self._drawn(prompts, request_seeds(seeds), limits, sampling)
+        return self._state.unchanged(self._drawn(prompts, request_seeds(seeds), limits, sampling))
 
     def load_weights(self, weights: Weights, version: int) -> None:
         """Take these weights in and forget the keys and values of the old ones; it raises as the protocol says."""
         with self._state.taking(weights, self._layout, version) as arrivals:
+            self._abort(self._open)
             self._loader.load(self._placed(arrivals))
             arrivals.check_complete()
             self._reset_prefix_cache()
 
     def sleep(self, level: int = 1) -> None:
         """Give memory back, on an accelerator; on a CPU there is none to give back, but the states are the same."""
-        if self._state.fall_asleep(level) and self._can_sleep:
-            self._llm.sleep(level=level)
+        if self._state.fall_asleep(level):
+            self._abort(self._open)  # their keys and values go
+            if self._can_sleep:
+                self._llm.sleep(level=level)
 
     def wake(self, tags: Sequence[str] = PARTS) -> None:
         """Have parts in memory again; a cache that slept is empty."""
@@ -184,7 +188,9 @@ class VllmRollout(StatefulRollout):
 
     def _drawn(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], limits: Sequence[int], sampling: Sampling
-    ) -> Iterator[tuple[int, Response]]:
+    ) -> Generator[tuple[int, Response]]:
+        if self._open:
+            raise EngineError("the vllm engine still draws the rows of another stream: read it to its end, or close it")
         engine = self._llm.llm_engine
         progress = Progress(len(prompts), "responses")
         places: dict[str, int] = {}
@@ -199,19 +205,27 @@ class VllmRollout(StatefulRollout):
                 for output in outputs:
                     if output.finished:
                         progress.advance()
+                        self._open.remove(output.request_id)
                         self.cached_tokens += output.num_cached_tokens or 0
                         yield places.pop(output.request_id), _response(output.outputs[0])
         except Exception as error:
             self._state.die(f"generating failed: {type(error).__name__}: {error}")
             raise EngineError(f"the vllm engine failed while generating: {error}") from error
         finally:
-            if places and self._state.death is None:  # the caller has stopped listening
-                engine.abort_request(list(places))
+            self._abort(places)  # the caller has stopped listening
+
+    def _abort(self, names: Iterable[str]) -> None:
+        """Draw those of the requests no further that are open; a dead engine draws nothing anyway."""
+        found = sorted(self._open.intersection(names))
+        if found and not self.is_dead:
+            self._llm.llm_engine.abort_request(found)
+            self._open.difference_update(found)
 
     def _add(self, engine: Any, prompt: Sequence[int], parameters: Any) -> str:
         self._requests += 1
         name = str(self._requests)
         engine.add_request(name, {"prompt_token_ids": list(prompt)}, parameters)
+        self._open.add(name)
         return name
 
     def _parameters(self, seed: int, limit: int, sampling: Sampling) -> Any:

@@ -47,7 +47,10 @@ class InProcessTransfer(WeightTransferEngine[Nothing, Bucket]):
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Load a bucket, whose memory the sender may then use again."""
+        """Load a bucket, whose tensors the sender must leave as they are until the update is finished.
+
+        A layer keeps those that came until all of its weights have, which may be in a later bucket.
+        """
         self.receive_weights(self.parse_update_info(update_info))
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from canary_cases import both
+from canary_cases import MASKED, both, masked_rows
 from ranks import run_on_ranks
 from worker_cases import make_model
 
@@ -97,3 +97,15 @@ def test_all_ranks_raise_together_and_none_has_stepped(tmp_path: Path) -> None:
             share = 0.5 * tokens[(number // 2) % 2] / sum(tokens)
             assert float(re.findall(r"are ([\d.]+) nats", error)[0]) == pytest.approx(share, abs=1e-3)
             assert f"its {sum(tokens)} tokens" in error
+
+
+@pytest.mark.long
+def test_ranks_agree_on_the_mini_batch_that_is_measured(tmp_path: Path) -> None:
+    """It is the first with a token on any rank: a rank whose own rows have none hears of the gap too."""
+    by_rank = run_on_ranks(masked_rows, 2, tmp_path, make_model(tmp_path / "model", tied=True))
+    assert by_rank[0] == by_rank[1]
+    counts = [int(re.findall(r"its (\d+) tokens are 0\.5 nats", one["error"])[0]) for one in by_rank[0]]
+    assert all(one["unchanged"] for one in by_rank[0])
+    for found in (counts[: len(MASKED)], counts[len(MASKED) :]):
+        assert found[:2] == [12, 12]
+        assert sorted(found[2:]) == [8, 12], "rank 0 has rows of the first mini-batch, and of the second"

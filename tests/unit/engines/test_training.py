@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from dagrl import LossColumns, Mean, adamw, loss
 from dagrl.data.metrics import Metrics
+from dagrl.engines.parallel import SINGLE
 from dagrl.engines.scoring import Scorer
-from dagrl.engines.training import Trainer, lr_factor
+from dagrl.engines.training import Trainer, _walk, lr_factor
 from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.losses import LossTerms
-from dagrl.graph.roles import TokenBatch, UpdatePlan
+from dagrl.graph.roles import Canary, TokenBatch, UpdatePlan
 from dagrl.nodes import entropy_bonus, kl_loss, ppo_clip
 from dagrl.ops.masks import position_ids
 
@@ -285,6 +287,34 @@ def test_gap_to_the_rollout_is_that_before_the_first_step() -> None:
     metrics = trainer.update(tokens, columns, torch.arange(8), update_plan(epochs=3), rollout).numbers()
     assert metrics["rollout/logprob_gap"] == pytest.approx(0.25, abs=1e-5)
     assert metrics["rollout/logprob_gap_max"] == pytest.approx(0.25, abs=1e-5)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_first_mini_batch_with_a_token_measures_the_gap(epochs: int) -> None:
+    """The one that would be first has none; those after it are of weights that the rollout has not seen."""
+    rows = make_rows()
+    plan = update_plan(mini_batch_size=3, epochs=epochs)
+    first, second = (index.tolist() for index in islice(_walk(torch.arange(8), plan, SINGLE), 2))
+    for place in first:
+        rows[place] = replace(rows[place], trained=[False] * len(rows[place].response))
+    tokens, columns = lay_out(rows)
+    scorer = Scorer(llama(), precision="fp32", micro_batch_tokens=10**6)
+    off = 0.25 + 0.5 * torch.arange(8.0)[:, None]
+    rollout = scorer.compute(tokens).logprobs + off
+    counts = [sum(rows[place].trained) for place in second]
+    mean = sum(float(off[place]) * count for place, count in zip(second, counts, strict=True)) / sum(counts)
+    largest = max(float(off[place]) for place, count in zip(second, counts, strict=True) if count)
+    trainer = Trainer(scorer, adamw(lr=0.1), total_steps=10, dropout=False)
+    before = [parameter.detach().clone() for parameter in scorer.model.parameters()]
+    tight = replace(plan, canary=Canary(group="actor", rollout="actor", tolerance=mean - 0.01))
+    with pytest.raises(TrainingError, match=rf"{sum(counts)} tokens are {mean:.4g} nats"):
+        trainer.update(tokens, columns, torch.arange(8), tight, rollout)
+    assert all(map(torch.equal, before, scorer.model.parameters()))
+    wide = replace(plan, canary=Canary(group="actor", rollout="actor", tolerance=mean + 0.01))
+    metrics = trainer.update(tokens, columns, torch.arange(8), wide, rollout).numbers()
+    assert metrics["actor/empty_mini_batches"] == epochs
+    assert metrics["rollout/logprob_gap"] == pytest.approx(mean, abs=1e-4)
+    assert metrics["rollout/logprob_gap_max"] == pytest.approx(largest, abs=1e-4)
 
 
 def test_gradient_clipping_scales_to_the_norm() -> None:

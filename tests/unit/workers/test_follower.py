@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import write_family
-from policy_cases import PROMPTS, learn, sample
+from policy_cases import PROMPTS, assert_survives_a_failed_load, learn, sample
 
 from dagrl import ResourcePool, WorkerGroup, adamw, policy
 from dagrl.engines.model_tokens import stop_token_ids
@@ -80,6 +80,12 @@ def test_it_draws_what_its_leader_draws_after_each_sync_and_nothing_before(preci
         theirs, mine = sample(actor, 10 + round_number)[0], sample(sampler, 10 + round_number)[0]
         assert torch.equal(theirs.responses, mine.responses)
         torch.testing.assert_close(theirs.logprobs, mine.logprobs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_after_a_failed_load_it_is_dead_until_the_next(precision) -> None:
+    actor = leader(precision)
+    assert_survives_a_failed_load(actor, follower_of(actor))
 
 
 def test_what_takes_trained_weights_is_refused(tmp_path: Path) -> None:

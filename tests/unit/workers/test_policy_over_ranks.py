@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from worker_cases import (
     PADDED_LR,
     as_ranks,
+    fail_to_load,
     go_on,
     learn_padded,
     make_model,
@@ -70,6 +71,14 @@ def four(two, models, states) -> dict[tuple[str, ...], list[dict[str, Any]]]:
         ("fsdp", "whole"): (go_on, "fsdp", models["tied"], states / "replicate"),
     }
     by_rank = run_on_ranks(as_ranks, 4, states / "four", list(cases.values()))
+    return dict(zip(cases, map(list, zip(*by_rank, strict=True)), strict=True))
+
+
+@pytest.fixture(scope="module")
+def failed(models, tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
+    """What two ranks found whose rollout weights had not come."""
+    cases = {strategy: (fail_to_load, strategy, models["tied"]) for strategy in ("replicate", "fsdp")}
+    by_rank = run_on_ranks(as_ranks, 2, tmp_path_factory.mktemp("failed"), list(cases.values()))
     return dict(zip(cases, map(list, zip(*by_rank, strict=True)), strict=True))
 
 
@@ -169,6 +178,17 @@ def test_the_rollout_has_the_trained_weights(two, case: tuple[str, ...], precisi
         assert_equal({name: tensor.to(rollout[name].dtype) for name, tensor in trained.items()}, rollout)
         assert any(not torch.equal(found[precision]["before"][name], tensor) for name, tensor in rollout.items())
     assert torch.equal(two[case][0][precision]["texts"], two[case][1][precision]["texts"])
+
+
+@pytest.mark.parametrize(("strategy", "num_errors"), [("replicate", 1), ("fsdp", 2)])
+def test_after_a_failed_load_shares_come_together_at_a_sync_alone(failed, strategy: str, num_errors: int) -> None:
+    """A rank that has the weights whole builds its engine anew when it next draws."""
+    for found in failed[strategy]:
+        assert len(found["said"]) == num_errors
+        assert "did not come" in found["said"][0]
+        assert all("is dead: loading weights failed" in said for said in found["said"][1:])
+        assert_equal({name: tensor.bfloat16() for name, tensor in found["trained"].items()}, found["rollout"])
+    assert torch.equal(*(found["texts"] for found in failed[strategy]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

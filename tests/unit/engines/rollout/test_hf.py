@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from stream_cases import ALIVE, DEADLY, assert_ended, cases, open_stream
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from dagrl.engines.rollout.hf import HFRollout
@@ -465,6 +466,24 @@ def test_an_engine_that_sleeps_or_is_closed_draws_nothing(model):
     engine.close()
     with pytest.raises(EngineError, match="it was closed"):
         engine.stream(*request)
+
+
+@cases(ALIVE + DEADLY)
+def test_a_stream_ends_once_the_engine_is_another(change, message, begun):
+    torch.manual_seed(7)
+    model = build_llama("eager")
+    engine = rollout(model)
+    rows = open_stream(engine, begun=begun)
+    change(engine, model)
+    assert_ended(rows, message)
+
+
+def test_streams_of_one_engine_do_not_meet(model):
+    engine = rollout(model)
+    alone = list(open_stream(engine, begun=False))
+    first, second = (open_stream(engine, begun=False) for _ in range(2))
+    rows = list(zip(first, second, strict=True))
+    assert [one for one, _ in rows] == [other for _, other in rows] == alone
 
 
 def test_stop_texts_need_a_fast_tokenizer(model):

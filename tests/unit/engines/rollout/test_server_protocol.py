@@ -8,6 +8,7 @@ import pytest
 import torch
 from rollout_engines import CONTEXT, STOPS, VOCAB, build_llama, rows_of
 from rollout_servers import free_port, recorded_server, start
+from stream_cases import ALIVE, DEADLY, assert_ended, cases, open_stream
 
 from dagrl.engines.rollout.base import request_seeds
 from dagrl.engines.rollout.server import ServerRollout
@@ -185,6 +186,21 @@ def test_whoever_stops_listening_leaves_no_row_behind(recorded, model) -> None:
     time.sleep(0.3)
     assert len(one.rows) == asked < 10
     assert len(draw(engine, 2).lengths) == 2
+
+
+@cases([*ALIVE, DEADLY[1]])
+def test_a_stream_ends_once_the_engine_is_another(recorded, model, change, message, begun) -> None:
+    url, one = recorded
+    engine = ready([url], model, concurrency=1)
+    one.delay = 0.02
+    rows = open_stream(engine, begun=begun)
+    change(engine, model)
+    assert_ended(rows, message)
+    time.sleep(0.1)
+    asked = len(one.rows)
+    time.sleep(0.1)
+    assert len(one.rows) == asked < 8
+    assert (asked > 0) == begun
 
 
 def test_no_rows_ask_nothing(recorded, model) -> None:

@@ -23,10 +23,12 @@ from rollout_engines import (
     tokenizer,
     trainer_logprobs,
 )
+from stream_cases import ALIVE, assert_ended, cases, open_stream
 
 from dagrl.engines.rollout.hf import HFRollout
 from dagrl.errors import ConfigError, EngineError
 from dagrl.graph.roles import Samples, Sampling
+from dagrl.graph.rollouts import vllm
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05}
 CASES = [(True, torch.float32), (False, torch.float32), (True, torch.bfloat16)]
@@ -298,8 +300,45 @@ def test_a_stream_that_nobody_ends_holds_up_no_other(synced):
     stream = engine.stream(ragged_prompts(8), torch.arange(8), Sampling(max_new_tokens=64))
     next(stream)
     stream.close()
+    assert not engine._llm.llm_engine.has_unfinished_requests()
     sync(engine, model, dtype, 2)
     assert len(engine.generate([[3]], torch.arange(1), Sampling(max_new_tokens=2)).responses) == 1
+
+
+@on_fp32
+@cases(ALIVE)
+def test_a_stream_ends_once_the_engine_is_another(synced, change, message, begun):
+    engine, model, _ = synced
+    wanted = list(open_stream(engine, begun=False))
+    rows = open_stream(engine, begun=begun, max_new_tokens=64)
+    change(engine, model)
+    assert_ended(rows, message)
+    assert not engine._llm.llm_engine.has_unfinished_requests()
+    engine.wake()
+    assert list(open_stream(engine, begun=False)) == wanted
+
+
+@on_fp32
+def test_a_second_stream_waits_for_the_end_of_the_first(synced):
+    engine, _, _ = synced
+    wanted = dict(open_stream(engine, begun=False))
+    first = open_stream(engine, begun=False)
+    got = [next(first)]
+    assert_ended(open_stream(engine, begun=False), "still draws the rows of another stream")
+    assert dict([*got, *first]) == wanted
+    assert dict(open_stream(engine, begun=False)) == wanted
+
+
+def test_without_prefix_caching_equal_prompts_are_computed_anew():
+    model = build_llama(tied=True)
+    engine = start(model, torch.float32, spec=vllm(kv_cache_gib=0.1, prefix_caching=False))
+    sync(engine, model, torch.float32)
+    prompt = [3 + place % 70 for place in range(300)]
+    for _ in range(2):
+        samples = engine.generate([prompt] * 2, torch.arange(2), Sampling(max_new_tokens=4))
+        assert engine.cached_tokens == 0
+        assert gap(model, [prompt] * 2, samples) < TOLERANCE[torch.float32]
+    engine.close()
 
 
 @on_fp32

@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("vllm")
 
 from rollout_engines import build_llama, gap, ragged_prompts, shake, start, sync
+from stream_cases import assert_ended, open_stream
 
 from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.weights import TrainedWeights
@@ -68,9 +69,10 @@ def test_a_failed_load_kills_the_engine_after_native_updates_that_work(model):
         shake(trained, 0.05, seed=version)
         sync(engine, trained, FP32, version)
         assert gap(trained, prompts, engine.generate(prompts, seeds, sampling)) < 1e-3
+    streams = open_streams(engine)
     with pytest.raises(EngineError, match="1 tensor did not come"):
         engine.load_weights(Faulty(trained, skipping), 3)
-    assert_dead(engine, trained)
+    assert_dead(engine, trained, streams)
 
 
 @pytest.mark.long
@@ -78,14 +80,21 @@ def test_a_failed_load_kills_the_engine_after_native_updates_that_work(model):
 def test_every_fault_of_a_reload_kills_the_engine(model, change, message):
     engine = start(model, FP32)
     sync(engine, model, FP32)
+    streams = open_streams(engine)
     with pytest.raises(EngineError, match=message):
         engine.load_weights(Faulty(model, change), 2)
-    assert_dead(engine, model)
+    assert_dead(engine, model, streams)
 
 
-def assert_dead(engine, model):
+def open_streams(engine):
+    return [open_stream(engine, begun=begun) for begun in (True, False)]
+
+
+def assert_dead(engine, model, streams):
     assert engine.is_dead
     assert engine.version is None
+    for rows in streams:
+        assert_ended(rows, "is dead: loading weights failed")
     for call in (
         lambda: engine.generate([[3]], torch.arange(1), Sampling(max_new_tokens=1)),
         lambda: sync(engine, model, FP32, 3),
