@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from dagrl.engines.bucket_memory import BucketMemory
 from dagrl.engines.parallel import SINGLE, DataParallel
 from dagrl.errors import EngineError, counted
 
@@ -55,8 +57,8 @@ class TrainedWeights:
     """The weights of a model that may be shared out over ranks, in ``dtype``.
 
     No second copy of the model is made: shares come together in buckets of at most ``bucket_bytes`` (or one tensor),
-    by one collective each. With ``casts=False`` those that are not shared out come as they are trained, without a
-    copy: for an engine that casts what it copies.
+    in ``memory``, which has room for the next bucket when no tensor of this one is alive any more. With ``casts=False``
+    those that are not shared out come as they are trained, without a copy: for an engine that casts what it copies.
     """
 
     def __init__(
@@ -67,23 +69,28 @@ class TrainedWeights:
         parallel: DataParallel = SINGLE,
         bucket_bytes: int = BUCKET_BYTES,
         casts: bool = True,
+        memory: BucketMemory | None = None,
     ) -> None:
         self._casts = casts
+        self._memory = BucketMemory() if memory is None else memory
         self._tensors = _tensors(model)
         self._dtype = dtype
         self._parallel = parallel
         self._bucket_bytes = bucket_bytes
         self.layout: Layout = {name: tuple(value.shape) for name, value in self._tensors.items()}
 
-    @torch.no_grad()
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         for bucket in self._buckets():
-            shared = [value for value in bucket if isinstance(value, DTensor)]
-            whole = iter(gather_bucket(shared, self._dtype, self._parallel) if shared else ())
+            whole = self._gathered([value for value in bucket if isinstance(value, DTensor)])
             for value, names in bucket.items():
                 tensor = next(whole) if isinstance(value, DTensor) else self._cast(value.detach())
                 for name in names:
                     yield name, tensor
+                del tensor
+            del whole  # it holds its bucket
+
+    def _gathered(self, shared: Sequence[DTensor]) -> Iterator[Tensor]:
+        return iter(gather_bucket(shared, self._dtype, self._parallel, self._memory) if shared else ())
 
     def _cast(self, value: Tensor) -> Tensor:
         return value.to(self._dtype) if self._casts and value.is_floating_point() else value
@@ -106,22 +113,40 @@ class TrainedWeights:
             yield bucket
 
 
-def gather_bucket(tensors: Sequence[DTensor], dtype: torch.dtype, parallel: DataParallel) -> Iterator[Tensor]:
-    """The whole tensors of which each rank holds some rows, by one collective; all ranks must ask for the same."""
-    size = parallel.size
-    shares = [-(-len(tensor) // size) for tensor in tensors]
-    row_sizes = [tensor.shape[1:].numel() for tensor in tensors]
-    numels = [share * row for share, row in zip(shares, row_sizes, strict=True)]
-    locals_ = [tensor.to_local() for tensor in tensors]
-    own = torch.zeros(sum(numels), dtype=dtype, device=locals_[0].device)
-    for place, part in zip(own.split(numels), locals_, strict=True):
-        place[: part.numel()].copy_(part.flatten())
-    everyone = own.new_empty(size * len(own))
-    torch.distributed.all_gather_single(everyone, own)
-    by_rank = everyone.view(size, -1).split(numels, 1)
-    for tensor, parts in zip(tensors, by_rank, strict=True):
+def gather_bucket(
+    tensors: Sequence[DTensor], dtype: torch.dtype, parallel: DataParallel, memory: BucketMemory
+) -> Iterator[Tensor]:
+    """The whole tensors of which each rank holds some rows; all ranks must ask for the same.
+
+    They are put together where they stay: a tensor that has its bucket to itself is not copied again.
+    """
+    numels = [-(-len(tensor) // parallel.size) * tensor.shape[1:].numel() for tensor in tensors]
+    by_rank = memory.take(parallel.size * sum(numels), dtype, tensors[0].device).view(parallel.size, -1)
+    _fill(by_rank[parallel.rank].split(numels), tensors)
+    _exchange(by_rank, parallel.rank)
+    for tensor, parts in zip(tensors, by_rank.split(numels, 1), strict=True):
         # Every rank but the last ones holds a full share: the rows are one after the other.
         yield parts.flatten()[: tensor.numel()].view(tensor.shape)
+
+
+@torch.no_grad()  # of the generator it would keep alive what that has yielded
+def _fill(places: Sequence[Tensor], tensors: Sequence[DTensor]) -> None:
+    """Put what this rank holds of each tensor into its place."""
+    for place, tensor in zip(places, tensors, strict=True):
+        part = tensor.to_local().flatten()
+        place[: part.numel()].copy_(part)
+
+
+def _exchange(by_rank: Tensor, rank: int) -> None:
+    """Have in each row what the rank of that number has there, in place."""
+    if by_rank.device.type != "cpu":
+        dist.all_gather_single(by_rank.view(-1), by_rank[rank])
+        return
+    # gloo's own all-gather makes a second bucket and copies it, which takes longer than all the rest.
+    sent = [dist.broadcast(row, source, async_op=True) for source, row in enumerate(by_rank)]
+    for work in sent:
+        if work is not None:
+            work.wait()
 
 
 def check_layout(given: Layout, wanted: Layout, engine: str) -> None:
@@ -157,6 +182,7 @@ class Arrivals:
             if self._missing.pop(name, None) != tuple(tensor.shape):
                 raise EngineError(f"`{name}` came with the shape {tuple(tensor.shape)}, twice or unasked for")
             yield name, tensor
+            del tensor  # the next bucket may then have its memory
 
     def check_complete(self) -> None:
         """Raises EngineError when a tensor that was announced has not come."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dagrl.compiler.plan import Action
 from dagrl.data.columns import Objects
+from dagrl.engines.bucket_memory import BucketMemory
 from dagrl.engines.model_tokens import context_length, pad_token_id, stop_token_ids
 from dagrl.engines.models import dtype_of, fresh_model, hollow_model, load_model
 from dagrl.engines.modules import as_module
@@ -72,6 +73,7 @@ class PolicyWorker(RoleWorker):
         self._rollout_model = self._make_rollout_model() if own_loop else None
         self._own_scorer = None if group.follows is not None else self._make_scorer(total_steps)
         self._syncs = 0
+        self._bucket_memory = BucketMemory()
         self._start_offloaded()
         self._rollout = self._make_rollout() if rollout else None
         if self._rollout_model is None and self._own_scorer is not None:
@@ -148,7 +150,9 @@ class PolicyWorker(RoleWorker):
         ``casts=False`` leaves those of one process as they are. Where ranks share them out all must walk through them.
         """
         self.residence.require(MODEL)
-        return TrainedWeights(self.model, dtype=dtype_of(precision), parallel=self.parallel, casts=casts)
+        return TrainedWeights(
+            self.model, dtype=dtype_of(precision), parallel=self.parallel, casts=casts, memory=self._bucket_memory
+        )
 
     @DistProfiler.annotate()
     def load_rollout(self, weights: Weights) -> None:

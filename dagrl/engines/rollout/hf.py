@@ -106,6 +106,7 @@ class HFRollout(StatefulRollout):
         with self._state.taking(weights, layout_of(self._model), version) as arrivals, torch.no_grad():
             for name, tensor in arrivals:
                 own[name].copy_(tensor)
+                del tensor  # the next bucket may then have its memory
             arrivals.check_complete()
 
     def _begin(

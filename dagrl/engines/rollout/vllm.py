@@ -180,7 +180,7 @@ class VllmRollout(StatefulRollout):
             free_memory()
 
     def _placed(self, weights: Iterable[Named]) -> Iterator[Named]:
-        return ((name, tensor) for name, tensor in weights if name not in self._unplaced)
+        return filter(lambda named: named[0] not in self._unplaced, weights)  # which keeps none of them alive
 
     def _reset_prefix_cache(self) -> None:
         if not self._llm.reset_prefix_cache():

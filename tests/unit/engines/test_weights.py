@@ -1,13 +1,16 @@
 """Trained weights on their way to an engine: names, buckets, shares of ranks, and what is refused."""
 
+import time
 from itertools import pairwise
 
 import pytest
 import torch
 from ranks import run_on_ranks
-from rollout_engines import build_llama
+from rollout_engines import CONTEXT, PAD, STOPS, build_llama
 
+from dagrl.engines.bucket_memory import BucketMemory
 from dagrl.engines.parallel import DataParallel
+from dagrl.engines.rollout.hf import HFRollout
 from dagrl.engines.sharding import shard
 from dagrl.engines.weights import TrainedWeights, check_layout, layout_of
 from dagrl.errors import EngineError
@@ -62,6 +65,43 @@ def gather_shares(rank, size, dtype):
 def test_shares_of_ranks_come_together(size, dtype, tmp_path):
     for found in run_on_ranks(gather_shares, size, tmp_path, dtype):
         assert found == dict.fromkeys((1, 30_000, 1 << 30), True)
+
+
+class Noting(BucketMemory):
+    """Knows where the buckets lay."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = []
+
+    def take(self, numel, dtype, device):
+        end = time.monotonic() + 5  # gloo's threads let go of what they have sent a moment later
+        while self._taken is not None and self._taken() is not None and time.monotonic() < end:
+            time.sleep(0.001)
+        taken = super().take(numel, dtype, device)
+        self.places.append(taken.data_ptr())
+        return taken
+
+
+def sync_twice(rank, size):
+    """Where the buckets of two syncs lay, and the bytes that are kept."""
+    model = build_llama(tied=True)
+    parallel = DataParallel(rank, size, "fsdp")
+    shard(model, list(model.model.layers), parallel)
+    memory = Noting()
+    rollout = HFRollout(build_llama(tied=True), stop_token_ids=STOPS, pad_token_id=PAD, context_length=CONTEXT)
+    for version in (1, 2):
+        weights = TrainedWeights(model, dtype=torch.float32, parallel=parallel, bucket_bytes=30_000, memory=memory)
+        rollout.load_weights(weights, version)
+    return memory.places, memory.num_bytes
+
+
+def test_a_reader_that_copies_needs_one_bucket_at_a_time(tmp_path):
+    for places, num_bytes in run_on_ranks(sync_twice, 2, tmp_path):
+        second_sync = places[len(places) // 2 :]
+        assert len(second_sync) > 3
+        assert len(set(second_sync)) == 1
+        assert num_bytes <= 30_000
 
 
 def test_a_layout_that_is_another_models_is_refused_with_names():
