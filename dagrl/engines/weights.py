@@ -142,9 +142,11 @@ def _exchange(by_rank: Tensor, rank: int) -> None:
     if by_rank.device.type != "cpu":
         dist.all_gather_single(by_rank.view(-1), by_rank[rank])
         return
-    # gloo's own all-gather makes a second bucket and copies it, which takes longer than all the rest.
-    sent = [dist.broadcast(row, source, async_op=True) for source, row in enumerate(by_rank)]
-    for work in sent:
+    # gloo's all-gather makes a second bucket and copies it, which takes longer than all the rest, and its threads keep
+    # what was sent for a while: the memory of a bucket could then not be used for the next.
+    peers = [(peer, row) for peer, row in enumerate(by_rank) if peer != rank]
+    works = [dist.irecv(row, peer) for peer, row in peers] + [dist.isend(by_rank[rank], peer) for peer, _ in peers]
+    for work in works:
         if work is not None:
             work.wait()
 

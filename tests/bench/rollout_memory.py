@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.bench.rollout import MODEL, medians, ratio, start_worker, take_turns
+from tests.bench.rollout import MODEL, medians, ratio, spec_of_policy, take_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Resets the peak of resident memory that Linux keeps for a process.
@@ -67,8 +67,16 @@ def _filling(trained: Any, module: Any, *, packs: bool) -> Callable[[], None]:
 
 
 def bench_memory(options: argparse.Namespace) -> dict[str, Any]:
-    """The peak of a sync in a process of its own (bar: trained + engine's weights + one bucket + 10 %)."""
-    script = "from tests.bench.rollout_memory import report_peak; report_peak()"
+    """The peak of a sync into vLLM, each in a process of its own (bar: trained + engine's + one bucket + 10 %).
+
+    ``whole`` is that of a run in one process, ``cast`` has the weights cast on their way, and ``gathered`` has them
+    shared out by FSDP2, on one rank, and put together in bf16.
+    """
+    return {kind: _peak(kind) for kind in ("whole", "cast", "gathered")}
+
+
+def _peak(kind: str) -> dict[str, Any]:
+    script = f"from tests.bench.rollout_memory import report_peak; report_peak({kind!r})"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"the process whose memory is measured failed:\n{done.stderr[-3000:]}")
@@ -76,30 +84,53 @@ def bench_memory(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def report_peak() -> None:
+def report_peak(kind: str) -> None:
     """Print what the second sync adds to the resident memory, and what trainer's and engine's weights take.
 
-    What is free is given back first, so that the sync cannot hide in it. The peak is of the weights and of what is
-    added: Python, libraries and the key-value cache, which are the same before and after, are left out. The engine's
-    weights are counted in bf16, a tied head twice: vLLM's kernels for CPUs keep a packed copy of it.
+    What is free is given back first, so that the sync cannot hide in it. The peak is of the weights, the memory that
+    is kept for buckets and what is added: Python, libraries and the key-value cache, which are the same before and
+    after, are left out. The engine's weights are counted in bf16, a tied head twice: vLLM's kernels for CPUs keep a
+    packed copy of it.
     """
     from dagrl.engines.weights import BUCKET_BYTES
 
-    worker = start_worker()
-    worker.sync_rollout()
+    worker = _start_worker()
     trained = sum(parameter.nbytes for parameter in worker.model.parameters())
     engine = sum(2 * weight.numel() for weight in worker.model.state_dict().values())
+    sync = _syncing(worker, kind)
+    sync()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text(_PEAK_RESET)
-    before = _resident("VmRSS")
-    worker.sync_rollout()
+    before, kept = _resident("VmRSS"), worker._bucket_memory.num_bytes
+    sync()
     added = _resident("VmHWM") - before
-    peak, allowed = trained + engine + added, 1.1 * (trained + engine + BUCKET_BYTES)
-    sizes = {"trained": trained, "engine": engine, "bucket": BUCKET_BYTES, "added": added, "peak": peak}
+    peak, allowed = trained + engine + kept + added, 1.1 * (trained + engine + BUCKET_BYTES)
+    sizes = {"trained": trained, "engine": engine, "bucket": BUCKET_BYTES, "kept": kept, "added": added, "peak": peak}
     report = {f"{name}_mib": round(size / 2**20, 1) for name, size in sizes.items()}
     report |= {"allowed_mib": round(allowed / 2**20, 1), "within": peak <= allowed, "measured": "VmHWM less VmRSS"}
     print(json.dumps(report), flush=True)
     os._exit(0)  # without the farewells of vLLM
+
+
+def _start_worker() -> Any:
+    from dagrl import ResourcePool, WorkerGroup
+    from dagrl.workers.policy import PolicyWorker
+
+    group = WorkerGroup("actor", spec_of_policy(), pool=ResourcePool("main", [1]))
+    return PolicyWorker(group, total_steps=1, rollout=True)
+
+
+def _syncing(worker: Any, kind: str) -> Callable[[], None]:
+    """A sync of a kind; a worker of one rank would not share its weights out by itself."""
+    from dagrl.engines.parallel import DataParallel
+    from dagrl.engines.sharding import shard
+
+    if kind == "whole":
+        return worker.sync_rollout
+    if kind == "gathered":
+        worker.parallel = DataParallel(0, 1, "fsdp")
+        shard(worker.model, list(worker.model.model.layers), worker.parallel)
+    return lambda: worker.load_rollout(worker.trained_weights("bf16"))
 
 
 def _resident(what: str) -> int:
