@@ -61,6 +61,10 @@ def test_make_targets_exist() -> None:
     named = set(re.findall(r"`?make ([\w-]+)`?", README))
     assert {"demo", "test", "check"} <= named
     assert named <= targets
+    developing = README.split("## Develop")[1]
+    listed = re.findall(r"^\| `make ([\w-]+)` \|", developing, flags=re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert {target for target in targets if target.startswith("bench")} <= set(listed)
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 

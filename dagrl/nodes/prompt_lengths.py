@@ -31,8 +31,8 @@ def beyond_context(call: CallView) -> list[Refusal]:
     except UserError:
         return []  # said of the model itself
     rollout = call.group.model.rollout
-    asked: Any = rollout.max_model_len  # what is no number is refused with the spec
-    given = asked if rollout.engine == "vllm" and isinstance(asked, int) else None
+    asked: Any = rollout.max_model_len  # what is no number of tokens, at least 2, is refused with the spec
+    given = asked if rollout.engine == "vllm" and isinstance(asked, int) and asked > 1 else None
     context = min((limit for limit in (own, given) if limit is not None), default=None)
     sources = [one.options for one in call.upstream() if {"data", "split"} <= set(one.options)]
     return [] if context is None else [refusal for one in sources for refusal in _refused(call, one, context)]
