@@ -189,7 +189,8 @@ class NodeHost(Worker):
         """Bring the rollout weights of a group to the trained ones of another that is here too."""
         follower, worker = self._policy(group), self._policy(source)
         with worker.residence.present(MODEL):  # no plan brings them before the first sync
-            follower.load_rollout(worker.trained_weights(follower.group.model.precision))
+            spec = follower.group.model  # engines in this process cast as they copy
+            follower.load_rollout(worker.trained_weights(spec.precision, casts=spec.rollout.engine == "server"))
 
     @register(Dispatch.ALL_TO_ALL, blocking=False)
     def publish_weights(self, source: str, group: str) -> Published | None:

@@ -69,10 +69,10 @@ def _filling(trained: Any, module: Any, *, packs: bool) -> Callable[[], None]:
 def bench_memory(options: argparse.Namespace) -> dict[str, Any]:
     """The peak of a sync into vLLM, each in a process of its own (bar: trained + engine's + one bucket + 10 %).
 
-    ``whole`` is that of a run in one process, ``cast`` has the weights cast on their way, and ``gathered`` has them
-    shared out by FSDP2, on one rank, and put together in bf16.
+    ``whole`` is that of a run in one process, ``gathered`` has the weights shared out by FSDP2, on one rank, and put
+    together in bf16.
     """
-    return {kind: _peak(kind) for kind in ("whole", "cast", "gathered")}
+    return {kind: _peak(kind) for kind in ("whole", "gathered")}
 
 
 def _peak(kind: str) -> dict[str, Any]:
@@ -127,9 +127,8 @@ def _syncing(worker: Any, kind: str) -> Callable[[], None]:
 
     if kind == "whole":
         return worker.sync_rollout
-    if kind == "gathered":
-        worker.parallel = DataParallel(0, 1, "fsdp")
-        shard(worker.model, list(worker.model.model.layers), worker.parallel)
+    worker.parallel = DataParallel(0, 1, "fsdp")
+    shard(worker.model, list(worker.model.model.layers), worker.parallel)
     return lambda: worker.load_rollout(worker.trained_weights("bf16"))
 
 

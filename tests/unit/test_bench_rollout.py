@@ -30,8 +30,8 @@ def test_a_report_within_its_bars_is_fine() -> None:
         ("gather", {"float32": {"of_memcpy_wall": 0.49}}, "gather: float32 runs at 0.49 of a memcpy, below 0.5"),
         (
             "memory",
-            {"whole": {"within": True}, "cast": {"within": False}},
-            "memory: the peak of a sync is more than allowed (cast)",
+            {"whole": {"within": True}, "gathered": {"within": False}},
+            "memory: the peak of a sync is more than allowed (gathered)",
         ),
     ],
 )
