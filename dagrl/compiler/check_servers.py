@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from math import inf
+from urllib.parse import urlsplit
 
 from dagrl.errors import Problem
 from dagrl.graph.specs import WorkerGroup
@@ -12,13 +13,18 @@ def server_problems(group: WorkerGroup) -> Iterator[Problem]:
     spec, example = group.model.rollout, '`["http://host:8000/v1"]`'
     if not spec.urls:
         yield Problem("`server` got no urls.", spec.at, fix=f"give addresses, e.g. {example}")
-    for url in dict.fromkeys(url for url in spec.urls if not url.startswith(("http://", "https://"))):
+    for url in dict.fromkeys(url for url in spec.urls if not _is_address(url)):
         yield Problem(
             f"`server` got the url {url!r}.", spec.at, fix=f"give addresses with http:// or https://: {example}"
         )
     twice = [url for place, url in enumerate(spec.urls) if url in spec.urls[:place]]
     if twice:
         yield Problem(f"`server` got the url {twice[0]!r} twice.", spec.at, fix="name each server once")
+    if spec.api_key is not None and not (spec.api_key.isascii() and spec.api_key.isprintable()):
+        fix = "give it without line ends and other control characters"
+        yield Problem("`server` got an `api_key` that no HTTP header can carry.", spec.at, fix=fix)
+    if spec.weights_folder == "":
+        yield Problem("`server` got an empty `weights_folder`.", spec.at, fix="give a folder, or leave it out")
     if spec.concurrency < 1:
         fix = "`concurrency` is a number of rows, at least 1"
         yield Problem(f"`server` got concurrency={spec.concurrency!r}.", spec.at, fix=fix)
@@ -26,6 +32,14 @@ def server_problems(group: WorkerGroup) -> Iterator[Problem]:
         fix = "`timeout_s` is a finite number of seconds above 0"
         yield Problem(f"`server` got timeout_s={spec.timeout_s!r}.", spec.at, fix=fix)
     yield from _unsynced(group)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:  # a UnicodeError too: a name that no host can have
+        return False
 
 
 def _unsynced(group: WorkerGroup) -> Iterator[Problem]:

@@ -35,7 +35,10 @@ def sum_of_terms(
     mask: Tensor,
     given_by_term: Mapping[int, Mapping[str, Tensor]],
 ) -> tuple[Tensor, Metrics]:
-    """The weighted per-token losses; a loss that comes twice has its second metrics under ``NAME#2/``."""
+    """The weighted per-token losses; a loss that comes twice has its second metrics under ``NAME#2/``.
+
+    A metric that an earlier loss reports too, such as a share of clipped tokens, is under ``NAME/``.
+    """
     total = torch.zeros(mask.shape, device=mask.device)
     metrics = Metrics()
     seen: Counter[str] = Counter()
@@ -47,8 +50,9 @@ def sum_of_terms(
         losses, observed = _checked(name, term.loss.function(**given, **term.option_values()), mask)
         total = total + term.coefficient * losses
         seen[name] += 1
-        prefix = f"{name}#{seen[name]}/" if seen[name] > 1 else ""
-        metrics = joined(metrics, {f"{prefix}{key}": metric for key, metric in observed.items()})
+        again = f"{name}#{seen[name]}/" if seen[name] > 1 else ""
+        prefixes = {key: again or (f"{name}/" if key in metrics else "") for key in observed}
+        metrics = joined(metrics, {f"{prefixes[key]}{key}": metric for key, metric in observed.items()})
     return total, metrics
 
 

@@ -14,8 +14,10 @@ from jaxtyping import Bool, Float, Float32
 from torch import Tensor
 
 from dagrl.data.metrics import Metric
+from dagrl.engines.model_tokens import context_length
 from dagrl.engines.module_passes import ModulePasses
 from dagrl.engines.projection import LogitReader
+from dagrl.errors import NodeError
 from dagrl.graph.roles import TokenBatch
 
 
@@ -74,7 +76,11 @@ class Passes(ModulePasses):
         return self.cut(tokens, rows)[0]
 
     def cut(self, tokens: TokenBatch, rows: slice) -> tuple[TokenBatch, Cut]:
-        """``take``, and what was cut off, so that other columns of the rows can follow."""
+        """``take``, and what was cut off, so that other columns of the rows can follow.
+
+        Raises:
+            NodeError: for a row of more tokens than the model has positions for.
+        """
         part = TokenBatch(*(column[rows].to(self.device) for column in tokens))
         width = part.response_mask.shape[1]
         used = part.attention_mask.any(0)
@@ -82,6 +88,7 @@ class Passes(ModulePasses):
         first = int(prompt.int().argmax())
         last = int(response.nonzero()[-1]) + 1 if bool(response.any()) else 0
         cut = Cut(first, prompt.numel(), last)
+        self._check_context(part.attention_mask, prompt.numel() + last - first)
         if first == 0 and last == width:
             return part, cut
         return (
@@ -94,6 +101,13 @@ class Passes(ModulePasses):
             ),
             cut,
         )
+
+    def _check_context(self, mask: Bool[Tensor, "B S"], width: int) -> None:
+        """Rows are padded: only where their width is beyond the context are tokens counted."""
+        limit = context_length(self.model)
+        if limit is not None and width > limit and (longest := int(mask.sum(1).max())) > limit:
+            what = f"a row has {longest} tokens, and `{self.model.config.name_or_path}` has positions for {limit}"
+            raise NodeError(f"{what}: shorten prompts or responses, or take a model with a longer context")
 
 
 def one_token(device: torch.device) -> TokenBatch:

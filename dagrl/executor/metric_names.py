@@ -12,22 +12,34 @@ from dagrl.workers.deployment import Planned
 
 
 def metric_prefixes(planned: Planned) -> dict[str, str]:
-    """What each call's metrics begin with: its name, if its node or a column it measures comes twice.
+    """What each call's metrics begin with: its name, if its node or a column it writes comes twice.
 
     A call whose measured column another call turns into the same column, as a penalty does with rewards, counts
-    as a part of the whole: it carries its name and the last of the chain does not.
+    as a part of the whole: it carries its name and the last of the chain does not. Of a column that is not measured
+    itself, such as advantages, no call of a chain does.
     """
     runs = planned.plan.runs
+    rivals = _rivals(planned)
     nodes = Counter(op.node for op in runs)
     measured = {op.call: _measured(planned.pipeline.call(op.call)) for op in runs}
     parts = {read.call for op in runs for read in op.reads if read.source in measured[op.call]}
     wholes = Counter(name for call, names in measured.items() if call not in parts for name in names)
     return {
         op.call: f"{op.call}/"
-        if nodes[op.node] > 1 or op.call in parts or any(wholes[name] > 1 for name in measured[op.call])
+        if nodes[op.node] > 1 or op.call in parts | rivals or any(wholes[name] > 1 for name in measured[op.call])
         else ""
         for op in runs
     }
+
+
+def _rivals(planned: Planned) -> set[str]:
+    """Calls that write a column which others write too, none of them from the other's."""
+    runs = planned.plan.runs
+    written = {op.call: {write.name for write in planned.pipeline.call(op.call).contract.writes} for op in runs}
+    continued = {(read.call, read.source) for op in runs for read in op.reads if read.source in written[op.call]}
+    ends = [(call, name) for call, names in written.items() for name in names if (call, name) not in continued]
+    times = Counter(name for _, name in ends)
+    return {call for call, name in ends if times[name] > 1}
 
 
 def _measured(call: Call) -> list[str]:

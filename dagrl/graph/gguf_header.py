@@ -50,7 +50,7 @@ def read_gguf_header(file: Path) -> GgufHeader:
     with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as data:
         try:
             return _Reader(data).header()
-        except (struct.error, UnicodeDecodeError, KeyError) as error:
+        except (struct.error, UnicodeDecodeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(f"{file} is no sound GGUF file: {error}") from error
 
 

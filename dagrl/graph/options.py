@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from math import isnan
+from math import inf, isnan
 from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -11,6 +11,9 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from dagrl.errors import Location, Problem, with_article
 from dagrl.graph.annotations import split_optional
 from dagrl.graph.contract import REQUIRED, Option
+
+_LEAST_INT, _MOST_INT = -(2**63), 2**63 - 1
+_MOST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -36,10 +39,11 @@ def type_fault(value: Any, annotation: Any) -> str | None:
     """Why ``value`` is not of the annotated type, or None.
 
     A class of the user's or ours is checked by isinstance; builtins, unions and literals by pydantic, strictly.
-    A type that cannot be checked, such as a plain protocol, takes any value. NaN is a value of no option.
+    A type that cannot be checked, such as a plain protocol, takes any value. NaN is a value of no option, nor is a
+    number that a tensor of int64 or float32 cannot hold; inf may be one by itself, not among several.
     """
-    if isinstance(value, float) and isnan(value):
-        return "it is not a number"
+    if (fault := _number_fault(value)) is not None:
+        return fault
     inner, optional = split_optional(annotation)
     if inner is Any or (optional and value is None):
         return None
@@ -52,6 +56,25 @@ def type_fault(value: Any, annotation: Any) -> str | None:
     except ValidationError as error:
         return error.errors()[0]["msg"].replace("Input should be", "it should be")
     return None
+
+
+def _number_fault(value: Any) -> str | None:
+    """Why a number, or one in a list, tuple or mapping, is none that can be computed with."""
+    match value:
+        case bool():
+            return None
+        case int() if not _LEAST_INT <= value <= _MOST_INT:
+            return "it is beyond the range of int64"
+        case float() if isnan(value):
+            return "it is not a number"
+        case float() if _MOST_FLOAT < abs(value) < inf:
+            return "it is beyond the range of float32"
+        case list() | tuple() | dict():
+            values: Iterable[Any] = value.values() if isinstance(value, dict) else value
+            faults = (f"{one!r} in it is infinite" if one in (inf, -inf) else _number_fault(one) for one in values)
+            return next((fault for fault in faults if fault is not None), None)
+        case _:
+            return None
 
 
 def option_problems(owner: str, declared: tuple[Option, ...], given: Mapping[str, Any], at: Location) -> list[Problem]:

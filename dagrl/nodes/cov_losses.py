@@ -1,5 +1,6 @@
 """Clip-Cov and KL-Cov: policy losses that hold back the tokens which would cost most entropy (arXiv 2505.22617)."""
 
+from math import inf
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float32
@@ -68,7 +69,7 @@ def _sane_clip_cov(call: CallView) -> list[Refusal]:
     options, refusals = call.options, list[Refusal]()
     if not 0 < options["eps"] <= 1:
         refusals.append((f"`eps` is {options['eps']}", "the clip range must lie above 0, and at most at 1"))
-    if options["eps_high"] is not None and not options["eps_high"] > 0:
+    if options["eps_high"] is not None and not 0 < options["eps_high"] < inf:
         refusals.append((f"`eps_high` is {options['eps_high']}", "it must be above 0, or None for `eps`"))
     if not options["cov_low"] < options["cov_high"]:
         what = f"`cov_low` is {options['cov_low']} and `cov_high` {options['cov_high']}"
@@ -83,7 +84,7 @@ def _sane_share(call: CallView, name: str) -> list[Refusal]:
 
 def _sane_kl_cov(call: CallView) -> list[Refusal]:
     coef = call.options["ppo_kl_coef"]
-    wrong: list[Refusal] = [] if coef > 0 else [(f"`ppo_kl_coef` is {coef}", "it must be above 0")]
+    wrong: list[Refusal] = [] if 0 < coef < inf else [(f"`ppo_kl_coef` is {coef}", "it must be above 0, and finite")]
     return wrong + _sane_share(call, "k_percent")
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from dagrl.data.columns import Objects
+from dagrl.errors import NodeError
 from dagrl.graph import Policy, node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
@@ -42,8 +43,16 @@ def demonstrations(
 
     An update with `sft_loss` on these rows is supervised fine-tuning: prompts are not trained on. A response of more
     than ``max_response_tokens`` is cut there (``truncated``), and then has no end. ``temperatures`` are 1.
+
+    Raises:
+        NodeError: for a prompt without tokens, as of a chat template that leaves it out.
     """
-    prompt_ids, prompt_mask = pad_left(actor.apply_chat_template(messages), actor.pad_token_id)
+    prompts = actor.apply_chat_template(messages)
+    if empty := [row for row, prompt in enumerate(prompts) if not prompt]:
+        raise NodeError(
+            f"the prompt of row {empty[0]} has no tokens, and nothing can follow it: mend the chat template"
+        )
+    prompt_ids, prompt_mask = pad_left(prompts, actor.pad_token_id)
     whole = actor.tokenize_responses([str(answer) for answer in answers])
     responses = [response[:max_response_tokens] for response in whole]
     columns, response_mask, lengths = pad_right(responses, actor.pad_token_id)

@@ -83,7 +83,8 @@ def adaptive_kl_penalty(
     After each step beta *= 1 + clip(measured / target - 1, -0.2, 0.2) n / horizon (arXiv 1909.08593), where
     measured is the mean KL of a response in nats, summed over its tokens as in the paper (verl averages tokens), and
     n is the number of rows: both over rows with a trained token, so that empty ones do not lower it. This step is
-    charged the coefficient it began with. The state is checkpointed with the run.
+    charged the coefficient it began with. The state is checkpointed with the run. ``horizon`` must be above a fifth
+    of the rows, else one step could make the coefficient negative: the first step then ends the run.
     """
     beta = state.beta
     result = penalized_rewards(rewards, old_logprobs, ref_logprobs, response_mask, beta=beta, kind=kind)

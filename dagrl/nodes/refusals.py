@@ -13,6 +13,12 @@ def below(call: CallView, option: str, least: int = 0) -> list[Refusal]:
     return [(f"`{option}` is {value}", f"it must be at least {least}")] if value < least else []
 
 
+def infinite(call: CallView, *names: str) -> list[Refusal]:
+    """Refuse numbers that are infinite: times 0 they would be NaN, which reads as a row that cannot be scored."""
+    given = {name: call.options[name] for name in names}
+    return [(f"`{name}` is {value}", "it must be finite") for name, value in given.items() if abs(value) == inf]
+
+
 def frozen_refusals(call: CallView, called: str) -> list[Refusal]:
     """Refuse to train a worker group that has no optimizer; ``called`` is what its model is: a policy, a critic."""
     group = call.group

@@ -37,6 +37,9 @@ def _sane_bounds(call: CallView) -> list[Refusal]:
     if not 0 <= low < inf or (high is not None and not max(low, 0) <= high < inf) or high == 0:
         fix = "give 0 <= low <= high with high above 0, or high=None for no upper bound"
         refusals.append((f"the bounds of weights are `low={low}` and `high={high}`", fix))
+    if call.options["outside"] == "mask" and not low <= 1 <= (inf if high is None else high):
+        what = f"`outside='mask'` with `low={low}` and `high={high}` masks tokens on which engine and trainer agree"
+        refusals.append((what, "their weight is 1: give low <= 1 <= high"))
     if call.options["level"] == "none" and call.options["reject_by"] is None:
         what = "`level='none'` without `reject_by` gives every token the weight 1"
         refusals.append((what, "drop the call, or choose a level or what to reject by"))
@@ -48,6 +51,16 @@ def _sane_rejection(call: CallView) -> list[Refusal]:
     if (call.options["reject_by"] is None) != (not limits):
         what = "`reject_by` goes with a limit, `reject_above` or `reject_below` (nats), and only with one"
         return [(what, "give both or neither")]
+    above, below = call.options["reject_above"], call.options["reject_below"]
+    infinite = [limit for limit in limits if abs(limit) == inf]
+    if infinite:
+        return [(f"a limit of `reject_by` is {infinite[0]}", "give finite nats, or None for no limit")]
+    if above is not None and above <= (0 if call.options["reject_by"] != "k1" else -inf):
+        return [
+            (f"`reject_above` is {above}", f"a drift by {call.options['reject_by']} is 0 or more: give a limit above 0")
+        ]
+    if above is not None and below is not None and above <= below:
+        return [(f"`reject_above` is {above} and `reject_below` {below}", "together they reject all: above > below")]
     return []
 
 

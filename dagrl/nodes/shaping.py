@@ -10,6 +10,7 @@ from dagrl.data.columns import Objects
 from dagrl.graph import node
 from dagrl.graph.checks import CallView
 from dagrl.graph.contract import Refusal
+from dagrl.nodes.refusals import infinite
 
 
 def _sane_lengths(call: CallView) -> list[Refusal]:
@@ -17,6 +18,7 @@ def _sane_lengths(call: CallView) -> list[Refusal]:
     refusals: list[Refusal] = []
     if not 1 <= buffer <= max_length:
         refusals.append((f"`buffer` is {buffer}", f"it must lie between 1 and `max_length`, which is {max_length}"))
+    refusals += infinite(call, "penalty")
     if penalty < 0:
         refusals.append((f"`penalty` is {penalty}", "it is subtracted, so it must be 0 or more"))
     refusals += [
@@ -59,7 +61,7 @@ def _sane_pattern(call: CallView) -> list[Refusal]:
         return [
             (f"`pattern` {pattern!r} is no regular expression: {error}", "mend it; `re.escape` quotes a plain text")
         ]
-    return []
+    return infinite(call, "reward")
 
 
 @node(writes="rewards", check=_sane_pattern, examples={"pattern": r"\d+"})
@@ -73,7 +75,11 @@ def format_reward(response_text: Objects[str], *, pattern: str, reward: float = 
     return torch.tensor(matches, dtype=torch.bool).float() * reward
 
 
-@node(writes="rewards")
+def _sane_weight(call: CallView) -> list[Refusal]:
+    return infinite(call, "weight")
+
+
+@node(writes="rewards", check=_sane_weight)
 def sum_rewards(
     rewards: Float32[Tensor, " B"], other_rewards: Float32[Tensor, " B"], *, weight: float = 1.0
 ) -> Float32[Tensor, " B"]:

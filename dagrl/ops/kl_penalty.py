@@ -53,8 +53,15 @@ def adapted_beta(beta: float, measured: float, *, target: float, num_rows: int, 
     beta (1 + clip(measured / target - 1, -0.2, 0.2) num_rows / horizon): the coefficient rises while the measured KL
     is above the target. ``measured`` and ``target`` are in one unit; ``horizon`` counts rows. No rows leave the
     coefficient as it is, whatever was measured.
+
+    Raises:
+        ValueError: if ``num_rows`` are 5 horizons or more: one step could then take the coefficient to 0 or below,
+            and a negative one rewards leaving the reference.
     """
     if num_rows == 0:
         return beta
+    if 0.2 * num_rows >= horizon:
+        what = f"`horizon` is {horizon}, and a step has {num_rows} rows"
+        raise ValueError(f"{what}: it must be above {num_rows / 5:g}, or one step could turn the penalty around")
     error = min(max(measured / target - 1, -0.2), 0.2)
     return beta * (1 + error * num_rows / horizon)

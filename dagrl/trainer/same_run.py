@@ -75,6 +75,7 @@ def _pipeline(planned: Planned) -> dict[str, Any]:
             "node": op.node,
             "group": op.group,
             "options": dict(op.options),
+            "state": repr(planned.pipeline.call(op.call).state),
             "reads": {read.column: f"{read.call}.{read.source}" for read in op.reads},
             "filters": op.filters,
         }
@@ -89,15 +90,21 @@ def _model(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _defaults(planned: Sequence[Planned]) -> dict[str, Any]:
-    """The defaults of all options of calls and models, where `describe_run` has their values."""
+    """The defaults of all options of calls and models, where `describe_run` has their values.
+
+    A checkpoint that says nothing of the states that nodes began with is taken to have begun with these.
+    """
     known = [field for field in fields(ModelSpec) if field.name not in _PLACES and field.default is not MISSING]
     model = {field.name: field.default for field in known}
     calls = {
-        one.pipeline.name: {"calls": {call.name: {"options": _option_defaults(call)} for call in one.pipeline.calls}}
-        for one in planned
+        one.pipeline.name: {"calls": {call.name: _known_of(call) for call in one.pipeline.calls}} for one in planned
     }
     groups = {call.group.name for one in planned for call in one.pipeline.calls if call.group is not None}
     return plain({"pipelines": calls, "groups": dict.fromkeys(groups, model)})
+
+
+def _known_of(call: Call) -> dict[str, Any]:
+    return {"options": _option_defaults(call), "state": repr(call.state)}
 
 
 def _option_defaults(call: Call) -> dict[str, str]:

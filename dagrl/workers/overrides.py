@@ -66,8 +66,10 @@ def _render(
         tokenised: Any = tokenizer.apply_chat_template(
             list(conversations), add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False
         )
-    except TemplateError as error:
-        what = f"the chat template of `{spec.model}` cannot render the {called}: {error.message}."
+    # A template is the user's code: beside its own errors it raises what its expressions do.
+    except Exception as error:
+        cause = error.message if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        what = f"the chat template of `{spec.model}` cannot render the {called}: {cause}."
         fix = f"mend the messages of the data, or give `{spec.maker}` another `chat_template`"
         raise ConfigError([Problem(what, spec.at, fix=fix)]) from error
     return tokenised

@@ -84,7 +84,7 @@ class ServerRollout(StatefulRollout):
         super().__init__("server")
         self._spec = spec
         self._servers, self._dialect, self._context_length = found
-        folder = None if spec.weights_folder is None else Path(spec.weights_folder)
+        folder = None if spec.weights_folder is None else Path(spec.weights_folder).expanduser()
         self._handover = None if folder is None else FolderHandover(spec, folder, self._dialect)
         self._hands_over = hands_over
         self._layout = layout

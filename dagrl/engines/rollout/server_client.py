@@ -101,7 +101,7 @@ class Client:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(_CONNECT_SECONDS, timeout))
         try:
             async with self._session.request(method, server.root + path, json=body, timeout=limits) as answer:
-                text = await answer.text()
+                text = await answer.text(errors="replace")
         except aiohttp.ConnectionTimeoutError as error:
             raise Unavailable("no connection in time") from error
         except TimeoutError as error:

@@ -12,6 +12,7 @@ from dagrl.errors import ConfigError, Problem
 from dagrl.graph.roles import Sampling
 from dagrl.graph.rollouts import RolloutSpec
 
+_MOST_TOKENS = 2**31
 #: A question or an answer in JSON.
 Fields = Mapping[str, Any]
 
@@ -110,7 +111,23 @@ def drawn_tokens(answer: Any, who_gives_them: str) -> tuple[list[int], list[floa
         raise Refused(200, f"an answer without token ids and log-probs; {who_gives_them}") from error
     if not isinstance(tokens, list) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
         raise Refused(200, f"an answer without a log-prob for each token id; {who_gives_them}")
+    if not all(type(token) is int and 0 <= token < _MOST_TOKENS for token in tokens):
+        raise Refused(200, f"an answer with token ids that are none: {tokens!r:.100}")
+    if not all(logprob is None or isinstance(logprob, int | float) for logprob in logprobs):
+        raise Refused(200, f"an answer with log-probs that are none: {logprobs!r:.100}")
     return tokens, [float("nan") if logprob is None else float(logprob) for logprob in logprobs]
+
+
+def probed_logprobs(answer: Any, who_gives_them: str) -> list[float]:
+    """The log-probs in the answer to a probe, at least one.
+
+    Raises:
+        Refused: as `drawn_tokens` does, and when nothing was drawn.
+    """
+    _, logprobs = drawn_tokens(answer, who_gives_them)
+    if not logprobs:
+        raise Refused(200, f"an answer without a token to a question for one: {answer!r:.100}")
+    return logprobs
 
 
 def wrong(spec: RolloutSpec, what: str, fix: str) -> ConfigError:

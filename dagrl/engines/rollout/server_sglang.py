@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from dagrl.engines.rollout.base import Response
 from dagrl.engines.rollout.server_client import Client, Refused, Server, Unavailable
-from dagrl.engines.rollout.server_dialect import Fields, drawn_tokens, wrong
+from dagrl.engines.rollout.server_dialect import Fields, drawn_tokens, probed_logprobs, wrong
 from dagrl.errors import ConfigError, Problem
 from dagrl.graph.roles import Sampling
 from dagrl.graph.rollouts import RolloutSpec
@@ -67,7 +67,7 @@ class SglangServers:
 
     def check_probe(self, server: Server, spec: RolloutSpec, answer: Any, vocab_size: int) -> None:
         """Every token's log-prob is that of one among ``vocab_size``."""
-        _, logprobs = drawn_tokens(answer, _TOKEN_IDS)
+        logprobs = probed_logprobs(answer, _TOKEN_IDS)
         if any(abs(logprob + log(vocab_size)) > _UNEVEN for logprob in logprobs):
             what = f"the server {server.url} gives log-probs before the temperature is applied"
             raise wrong(spec, what, "start it without SGLANG_RETURN_ORIGINAL_LOGPROB in its environment")

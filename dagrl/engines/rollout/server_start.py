@@ -74,7 +74,7 @@ async def _checked(
     try:
         models = _models(server, spec, await client.get(server, "/v1/models"))
         dialect = _dialect(models)
-        limit = dialect.model(server, spec, models).get("max_model_len")
+        limit = _number(server, "max_model_len", dialect.model(server, spec, models).get("max_model_len"))
         await _check_tokens(client, server, dialect, spec, vocab_size)
         limit = await dialect.context_length(client, server, spec, limit)
         if takes_weights:
@@ -98,6 +98,12 @@ def _models(server: Server, spec: RolloutSpec, answer: Any) -> list[Fields]:
     except (TypeError, KeyError) as error:
         what = f"what the server {server.url} says of its models is not of the completions protocol"
         raise wrong(spec, what, _OTHER_ADDRESS) from error
+
+
+def _number(server: Server, name: str, value: Any) -> int | None:
+    if value is None or type(value) is int:
+        return value
+    raise Refused(200, f"the server {server.url} says that its `{name}` is {value!r}")
 
 
 def _dialect(models: Sequence[Fields]) -> Dialect:

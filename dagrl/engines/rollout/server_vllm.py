@@ -10,7 +10,7 @@ from typing import Any
 
 from dagrl.engines.rollout.base import Response
 from dagrl.engines.rollout.server_client import Client, Refused, Server
-from dagrl.engines.rollout.server_dialect import Fields, drawn_tokens, wrong
+from dagrl.engines.rollout.server_dialect import Fields, drawn_tokens, probed_logprobs, wrong
 from dagrl.errors import EngineError
 from dagrl.graph.roles import Sampling
 from dagrl.graph.rollouts import RolloutSpec
@@ -57,7 +57,7 @@ class VllmServers:
 
     def check_probe(self, server: Server, spec: RolloutSpec, answer: Any, vocab_size: int) -> None:
         """A log-prob below 0 is that of another distribution than the token was drawn from."""
-        _, logprobs = drawn_tokens(answer, _TOKEN_IDS)
+        logprobs = probed_logprobs(answer, _TOKEN_IDS)
         if logprobs[0] < _CERTAIN:
             what = f"the server {server.url} gives log-probs before temperature, top-k and top-p are applied"
             raise wrong(spec, what, f"start it with `{_FLAG}`")

@@ -10,9 +10,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+#: The default process group that an engine has made where it found none.
+_made: list[dist.ProcessGroup] = []
+
+
+def has_foreign_group() -> bool:
+    """Whether there is a default process group, and it is none that an engine has made."""
+    return dist.is_initialized() and dist.group.WORLD not in _made
+
+
+def note_group(*, found: bool) -> None:
+    """Remember the group that an engine has made as it started, unless it has ``found`` one."""
+    world = dist.group.WORLD
+    _made[:] = [] if found or world is None else [world]
+
 
 def end_vllm(llm: Any, *, found_group: bool) -> None:
-    """Shut the engine down; ``found_group`` is whether the process had a default process group before it."""
+    """Shut the engine down; ``found_group`` is whether others had made the default process group."""
     with _keeping_the_default_group() if found_group else nullcontext():
         llm.llm_engine.engine_core.shutdown()
 

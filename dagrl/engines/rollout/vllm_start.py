@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from dagrl.engines.model_saving import save_configs
+from dagrl.engines.rollout.vllm_ending import has_foreign_group, note_group
 from dagrl.engines.rollout.vllm_options import engine_options
 from dagrl.errors import ConfigError, Problem
 from dagrl.graph.rollouts import RolloutSpec
@@ -36,7 +37,7 @@ _ENVIRONMENT = {
 class Started(NamedTuple):
     """An engine, the most tokens that a sequence of it may have, and what its device can do.
 
-    ``found_group`` is whether the process had a default process group, which must live on when the engine ends.
+    ``found_group`` is whether the process had a default process group of others, which must live on when it ends.
     """
 
     llm: Any
@@ -66,7 +67,7 @@ def start_vllm(
     """
     on_cpu = not torch.cuda.is_available()
     native = not on_cpu if native_updates is None else native_updates
-    found_group = torch.distributed.is_initialized()
+    found_group = has_foreign_group()
     with _undisturbed(), tempfile.TemporaryDirectory(prefix="dagrl-vllm-") as folder:
         save_configs(model, tokenizer, Path(folder), dtype=dtype)
         _import_vllm(on_cpu=on_cpu)
@@ -84,6 +85,7 @@ def start_vllm(
         # vLLM raises what pydantic, torch and its own layers raise.
         except Exception as error:
             raise ConfigError([_refused(spec, model, error)], "rollout") from error
+    note_group(found=found_group)
     return Started(llm, llm.llm_engine.model_config.max_model_len, not on_cpu, native, found_group)
 
 

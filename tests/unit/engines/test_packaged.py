@@ -1,6 +1,7 @@
 """Models in PyPI packages: found without importing, converted once, kept whole, and the same model afterwards."""
 
 import os
+import struct
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -183,7 +184,9 @@ def test_a_file_that_is_cut_short_is_named(site: Path) -> None:
     file = packaged_model(MODEL).file
     whole = file.read_bytes()
     read_gguf_header.cache_clear()
-    for content in (whole[:100], b"PK" + whole, whole[:4] + b"\x09" + whole[5:]):
+    begun = whole[:8] + struct.pack("<QQ", 0, 1)
+    far, deep = struct.pack("<Q", 2**63), struct.pack("<Q1sI", 1, b"k", 9) + 5000 * struct.pack("<IQ", 9, 1)
+    for content in (whole[:100], b"PK" + whole, whole[:4] + b"\x09" + whole[5:], begun + far, begun + deep):
         file.write_bytes(content)
         with pytest.raises(ConfigError, match="cannot be read"):
             packaged_model(MODEL).header()

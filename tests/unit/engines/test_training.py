@@ -18,7 +18,7 @@ from dagrl.engines.training import Trainer, _walk, lr_factor
 from dagrl.errors import NodeError, TrainingError
 from dagrl.graph.losses import LossTerms
 from dagrl.graph.roles import Canary, TokenBatch, UpdatePlan
-from dagrl.nodes import entropy_bonus, kl_loss, ppo_clip
+from dagrl.nodes import entropy_bonus, gspo, kl_loss, ppo_clip
 from dagrl.ops.masks import position_ids
 
 VOCABULARY = 23
@@ -476,6 +476,14 @@ def test_the_same_loss_twice_keeps_its_metrics_apart() -> None:
     both, _, _ = run_update(llama(), *columns, update_plan(kl_loss(kind="k1") + kl_loss(kind="k2")))
     assert both["actor/ref_kl"] == pytest.approx(alone["k1"]["actor/ref_kl"])
     assert both["kl_loss#2/actor/ref_kl"] == pytest.approx(alone["k2"]["actor/ref_kl"])
+
+
+def test_two_losses_that_report_one_metric_keep_it_apart() -> None:
+    columns = lay_out(make_rows())
+    alone = [run_update(llama(), *columns, update_plan(term))[0] for term in (ppo_clip(eps=1e-3), gspo())]
+    both, _, _ = run_update(llama(), *columns, update_plan(ppo_clip(eps=1e-3) + gspo()))
+    assert both["actor/clip_fraction"] == pytest.approx(alone[0]["actor/clip_fraction"])
+    assert both["gspo/actor/clip_fraction"] == pytest.approx(alone[1]["actor/clip_fraction"])
 
 
 def test_a_loss_cannot_report_the_engines_metrics() -> None:

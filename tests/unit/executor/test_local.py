@@ -343,6 +343,37 @@ def test_two_calls_cannot_report_one_metric(name: str) -> None:
         run_once(pipeline)
 
 
+def test_two_calls_that_write_one_column_have_their_metrics_by_name() -> None:
+    """Whichever a later call reads; a call that goes on from the other's column is no rival of it."""
+
+    @node(writes="advantages")
+    def first(rewards: Float32[Tensor, " B"]) -> tuple[Float32[Tensor, " B"], Metrics]:
+        return rewards, Metrics({"share": Sum(1.0)})
+
+    @node(writes="advantages")
+    def second(rewards: Float32[Tensor, " B"]) -> tuple[Float32[Tensor, " B"], Metrics]:
+        return rewards, Metrics({"share": Sum(2.0)})
+
+    @node(writes="advantages")
+    def halved(advantages: Float32[Tensor, " B"]) -> tuple[Float32[Tensor, " B"], Metrics]:
+        return advantages / 2, Metrics({"halved": Sum(3.0)})
+
+    @node()
+    def taken(advantages: Float32[Tensor, " B"]) -> Metrics:
+        return Metrics()
+
+    with Pipeline("p") as pipeline:
+        reward = score(batch_of())
+        taken(first(reward), name="one")
+        taken(second(reward), name="other")
+    found = run_once(pipeline)[0].numbers()
+    assert (found["first/share"], found["second/share"]) == (1, 2)
+    with Pipeline("p") as pipeline:
+        taken(halved(first(score(batch_of()))))
+    found = run_once(pipeline)[0].numbers()
+    assert (found["share"], found["halved"]) == (1, 3)
+
+
 def test_a_node_that_calls_sys_exit_is_an_error() -> None:
     @node()
     def leave(rewards: Float32[Tensor, " B"]) -> Metrics:

@@ -118,6 +118,9 @@ class Own: ...
         (1, Own | None, False), (None, Own | None, True), ([Own()], list[Own], True), ([1], list[Own], False),
         ((1, 2.0), tuple[float, float], True), ([1, 2.0], tuple[float, float], False), ("x", object, True),
         (float("nan"), float, False), (float("nan"), Any, False), (float("inf"), float, True),
+        (1e39, float, False), (-1e39, float, False), (3e38, float, True), (2**63, int, False), (-(2**63), int, True),
+        ((1.0, float("inf")), tuple[float, ...], False), ((1.0, float("nan")), tuple[float, ...], False),
+        ([2**63], list[int], False), ({"a": 1e39}, Any, False), ((1.0, 2.0), tuple[float, ...], True),
     ],
 )  # fmt: skip
 def test_option_types_are_checked_strictly(value: object, annotation: object, fine: bool) -> None:

@@ -197,6 +197,17 @@ def test_a_loss_reads_the_weights_that_an_edge_brings(loss: LossTerms) -> None:
         ({"level": "none"}, "`level='none'` without `reject_by`"),
         ({"reject_by": "k1"}, "`reject_by` goes with a limit"),
         ({"reject_above": 0.1}, "`reject_by` goes with a limit"),
+        ({"low": 2.0, "high": 2.0, "outside": "mask"}, "`low=2.0` and `high=2.0` masks tokens on which"),
+        ({"low": 1.5, "high": None, "outside": "mask"}, "`low=1.5` and `high=None` masks tokens on which"),
+        ({"high": 0.5, "outside": "mask"}, "`high=0.5` masks tokens on which"),
+        ({"reject_by": "k2", "reject_above": -1.0}, "`reject_above` is -1.0"),
+        ({"reject_by": "abs", "reject_above": 0.0}, "`reject_above` is 0.0"),
+        ({"reject_by": "k3", "reject_below": float("inf")}, "a limit of `reject_by` is inf"),
+        ({"reject_by": "k1", "reject_above": float("-inf")}, "a limit of `reject_by` is -inf"),
+        (
+            {"reject_by": "k1", "reject_above": -1.0, "reject_below": 1.0},
+            "`reject_above` is -1.0 and `reject_below` 1.0",
+        ),
     ],
     ids=str,
 )

@@ -8,7 +8,8 @@ import torch
 
 from dagrl import ResourcePool, WorkerGroup, adamw, policy
 from dagrl.engines.parallel import SINGLE
-from dagrl.errors import ConfigError
+from dagrl.errors import ConfigError, NodeError
+from dagrl.graph.roles import TokenBatch
 from dagrl.nodes import demonstrations, generate, sft_loss
 from dagrl.workers.model_worker import make_worker
 from dagrl.workers.policy import PolicyWorker
@@ -53,6 +54,23 @@ def test_a_long_answer_is_cut_and_has_no_end() -> None:
     found = demonstrations(start(), asked("1 2", "1 2"), ["12345", "1"], max_response_tokens=3)
     assert found.response_lengths.tolist() == [3, 2]
     assert found.truncated.tolist() == [True, False]
+
+
+def test_a_prompt_without_tokens_has_nothing_to_follow() -> None:
+    with pytest.raises(NodeError, match="the prompt of row 0 has no tokens"):
+        demonstrations(start(chat_template="{{ '' }}"), asked("1 2"), ["1"])
+
+
+def test_rows_beyond_the_models_context_are_not_scored() -> None:
+    worker = start()
+    for length, fine in ((120, True), (140, False)):
+        found = demonstrations(worker, asked("1 2", "1"), ["1" * length, "2"])
+        tokens = TokenBatch(*(getattr(found, name) for name in TokenBatch._fields))
+        if fine:
+            assert worker.compute_logprobs(tokens).logprobs.isfinite().all()
+        else:
+            with pytest.raises(NodeError, match=r"a row has 146 tokens, and .* has positions for 128"):
+                worker.compute_logprobs(tokens)
 
 
 def test_no_rows() -> None:

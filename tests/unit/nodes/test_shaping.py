@@ -23,7 +23,7 @@ from dagrl.nodes import (
     verify,
 )
 
-NAN = math.nan
+NAN, inf = math.nan, math.inf
 
 
 @pytest.mark.parametrize(("max_length", "buffer", "penalty"), [(8, 4, 1.0), (5, 5, 0.5), (6, 1, 2.0)])
@@ -94,11 +94,29 @@ def keep(rollout, reward):
         (lambda r, reward: length_penalty(r, reward, max_length=8, buffer=0), {}, "`buffer` is 0.\n"),
         (lambda r, reward: length_penalty(r, reward, max_length=8, buffer=9), {}, "`buffer` is 9.\n"),
         (lambda r, reward: length_penalty(r, reward, max_length=8, buffer=2, penalty=-1.0), {}, "`penalty` is -1.0"),
+        (lambda r, reward: length_penalty(r, reward, max_length=8, buffer=2, penalty=inf), {}, "`penalty` is inf"),
+        (lambda r, reward: format_reward(r, pattern="a", reward=-inf), {}, "`reward` is -inf"),
+        (
+            lambda r, reward: sum_rewards(reward, reward.rename(rewards="other_rewards"), weight=inf),
+            {},
+            "`weight` is inf",
+        ),
         (lambda r, reward: length_penalty(r, reward, max_length=20, buffer=4), {}, "of `generate` is ever punished"),
         (keep, {"advantage": rloo_advantage, "normalize_by_std": True}, "divides a leave-one-out advantage"),
         (keep, {"advantage": rloo_advantage, "n": 1}, "`prompts` has n=1: a group of one has no baseline"),
     ],
-    ids=["pattern", "no buffer", "wide buffer", "negative penalty", "never long enough", "std", "group of one"],
+    ids=[
+        "pattern",
+        "no buffer",
+        "wide buffer",
+        "negative penalty",
+        "infinite penalty",
+        "infinite reward",
+        "infinite weight",
+        "never long enough",
+        "std",
+        "group of one",
+    ],
 )
 def test_refusals(shape, options, refusal: str) -> None:
     with pytest.raises(CompileError) as caught:

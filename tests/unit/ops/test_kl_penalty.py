@@ -66,10 +66,17 @@ def test_the_controller_by_hand():
     assert adapted_beta(0.2, NAN, target=0.1, num_rows=0, horizon=10_000) == 0.2
 
 
+def test_a_horizon_that_could_turn_the_penalty_around_is_refused():
+    """Of 64 rows a horizon of 12 takes off 107 % of the coefficient in one step."""
+    with pytest.raises(ValueError, match=r"`horizon` is 12, and a step has 64 rows: it must be above 12\.8"):
+        adapted_beta(0.2, 0.0, target=0.1, num_rows=64, horizon=12)
+    assert adapted_beta(0.2, 0.0, target=0.1, num_rows=64, horizon=13) > 0
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_controller_against_its_reference_over_steps(seed):
     draw = random.Random(seed)
-    target, horizon = draw.uniform(0.01, 6), draw.randint(1, 20_000)
+    target, horizon = draw.uniform(0.01, 6), draw.randint(103, 20_000)  # above a fifth of the rows
     found = expected = draw.uniform(1e-3, 1)
     for _ in range(30):
         measured, num_rows = draw.choice([target, draw.gauss(0, 2 * target), 0.0]), draw.randint(0, 512)

@@ -117,7 +117,8 @@ def test_the_row_is_named_and_the_others_are_scored(
 ) -> None:
     body, message = ON_A_ROW[name]
     started = time.monotonic()
-    rewards, _, metrics = call(f"{write(build(body))}:score")
+    limit = 0.4 if "time_limit" in message else 10.0  # what ends by itself may be slow on a busy machine
+    rewards, _, metrics = call(f"{write(build(body))}:score", time_limit=limit)
     assert time.monotonic() - started < 60
     assert torch.isnan(rewards).nonzero().flatten().tolist() == [BAD]
     assert rewards.nansum() == len(ROWS) - 1

@@ -165,6 +165,9 @@ def test_the_random_numbers_and_states_of_nodes_go_on(tmp_path: Path) -> None:
             go(loaded, str(tmp_path / out), steps=4, stop_after=cut, evaluate=False)
     assert_equal_runs(str(tmp_path / "whole"), str(tmp_path / "cut"))
     assert len({line["r"] for line in metrics(str(tmp_path / "cut"))}) == 4
+    file.write_text(file.read_text().replace("torch.tensor(1.0)", "torch.tensor(2.0)"))
+    with pytest.raises(ResumeError, match=r"`pipelines.grpo.calls.draw.state` was .*tensor\(1.\)"):
+        go(load_grpo(file, **QUICK), str(tmp_path / "cut"), steps=5, evaluate=False)
 
 
 def test_a_state_that_no_checkpoint_can_hold_is_refused_before_anything_starts(tmp_path: Path) -> None:

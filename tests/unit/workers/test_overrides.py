@@ -41,6 +41,8 @@ def test_a_template_that_does_not_work_is_named(tmp_path: Path) -> None:
     assert at.file == __file__
     with pytest.raises(ConfigError, match="cannot render the prompts"):
         worker(chat_template="{% for m in messages %}")
+    with pytest.raises(ConfigError, match="cannot render the prompts: ZeroDivisionError: division by zero"):
+        worker(chat_template="{{ 1 / 0 }}")
     with pytest.raises(ConfigError, match="roles must alternate"):
         worker(chat_template="{{ raise_exception('roles must alternate') }}")
 

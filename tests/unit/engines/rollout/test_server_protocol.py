@@ -260,9 +260,27 @@ def _no_ids(one):
     one.token_ids = False
 
 
+def _long(one):
+    one.max_model_len = "64"
+
+
+def _draws(tokens, logprobs):
+    def change(one):
+        choice = {"finish_reason": "length", "token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}
+        one._drawn = lambda *_: {"choices": [choice]}
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (_long, "says that its `max_model_len` is '64'"),
+        (_draws([], []), "an answer without a token to a question for one"),
+        (_draws(["a"], [0.0]), r"token ids that are none: \['a'\]"),
+        (_draws([2**31], [0.0]), "token ids that are none"),
+        (_draws([-1], [0.0]), "token ids that are none"),
+        (_draws([3], ["x"]), r"log-probs that are none: \['x'\]"),
         (_raw, r"log-probs before temperature(.|\n)*--logprobs-mode processed_logprobs"),
         (_larger, "another vocabulary than the 82 tokens of this one: it has more"),
         (_smaller, "another vocabulary than the 82 tokens of this one: 400: Token id 81"),

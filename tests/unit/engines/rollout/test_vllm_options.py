@@ -63,6 +63,16 @@ def test_weights_come_by_the_transfer_of_this_process():
     assert _wiring(vllm(), on_cpu=False, native=True)["weight_transfer_config"].backend == vllm_transfer.NAME
 
 
+def test_the_process_group_is_kept_for_others_and_goes_with_the_engines_that_made_it():
+    pytest.importorskip("vllm")
+    model = build_llama(tied=True)
+    engines = [start(model, torch.float32) for _ in range(2)]
+    assert torch.distributed.is_initialized()
+    for engine in engines:
+        engine.close()
+    assert not torch.distributed.is_initialized()
+
+
 @pytest.mark.parametrize("native", [False, True])
 def test_a_closed_engine_leaves_no_weights_in_memory(native):
     pytest.importorskip("vllm")
