@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, distributions, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -43,15 +43,13 @@ class Broken:
 
 def published() -> Iterator[Published | Broken]:
     """What every entry point gives, by its name; one that fails is told and stops nothing."""
-    entries, broken = _entries()
-    yield from broken
-    for entry in sorted(entries, key=lambda entry: (entry.name, entry.value)):
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
         yield _loaded(entry)
 
 
 def published_pipeline(name: str) -> Published | Broken | None:
     """What the entry point of that name gives; None where there is none. No other is loaded."""
-    entries = [entry for entry in _entries()[0] if entry.name == name]
+    entries = list(entry_points(group=GROUP, name=name))
     if len(entries) > 1:
         origins = ", ".join(sorted(map(_origin, entries)))
         return Broken(name, origins, "several packages publish this name: uninstall all but one")
@@ -60,26 +58,7 @@ def published_pipeline(name: str) -> Published | Broken | None:
 
 def published_names() -> list[str]:
     """The names of all entry points, none of them loaded."""
-    return sorted({entry.name for entry in _entries()[0]})
-
-
-def _entries() -> tuple[list[EntryPoint], list[Broken]]:
-    """All entry points of the group, and the packages whose list of them cannot be read, which hide no other's."""
-    try:
-        return list(entry_points(group=GROUP)), []
-    except Exception:  # noqa: BLE001 - another package's file, read by the standard library
-        found: dict[tuple[str, str], EntryPoint] = {}
-        broken: list[Broken] = []
-    for package in distributions():
-        name = f"{package.name} {package.version}"
-        try:
-            entries = package.entry_points.select(group=GROUP)
-        except Exception as error:  # noqa: BLE001
-            broken.append(Broken("?", name, f"its entry_points.txt cannot be read: {type(error).__name__}: {error}"))
-            continue
-        for entry in entries:  # a package that is found twice counts where it is found first
-            found.setdefault((name, entry.name), entry)
-    return list(found.values()), broken
+    return sorted(entry_points(group=GROUP).names)
 
 
 def _loaded(entry: EntryPoint) -> Published | Broken:

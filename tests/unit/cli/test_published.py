@@ -112,19 +112,6 @@ def test_nodes_losses_and_pipelines_are_listed_with_their_origin_and_broken_ones
     assert "grpo_advantage  node, from" not in done.stdout
 
 
-@pytest.mark.parametrize("text", [b"[dagrl.plugins]\nno value\n", b"[dagrl.plugins]\n\xff = a\n"])
-def test_a_package_whose_list_cannot_be_read_hides_no_other(installed: Path, text: bytes) -> None:
-    other = installed / "ill-3.0.dist-info"
-    other.mkdir()
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: ill\nVersion: 3.0\n")
-    (other / "entry_points.txt").write_bytes(text)
-    done = dagrl(installed, "nodes")
-    assert done.returncode == 0, done.stderr
-    assert "skipped, from ill 3.0\n    its entry_points.txt cannot be read: " in done.stdout
-    assert done.stdout.count("\nhalved  node, from acme-rl 1.2") == 1
-    assert dagrl(installed, "plan", "halves").returncode == 0
-
-
 def test_a_published_pipeline_is_planned_and_run_by_its_name(installed: Path) -> None:
     planned = dagrl(installed, "plan", "halves", "--set", "n=4")
     assert planned.returncode == 0, planned.stderr
