@@ -140,7 +140,8 @@ def test_a_server_that_is_killed_in_the_middle_ends_the_run_and_is_named(tmp_pat
     with vllm_server(tmp_path, *PROCESSED) as (url, process):
         engine = start([url], model, weights_folder=str(tmp_path / "weights"), stops=frozenset({2}))
         sync(engine, model)
-        rows = engine.stream([[5, 6]] * 64, torch.arange(64), Sampling(max_new_tokens=400))
+        many = 4000  # so many that the last is not drawn before the server is killed, however busy this machine is
+        rows = engine.stream([[5, 6]] * many, torch.arange(many), Sampling(max_new_tokens=400))
         next(rows)
         process.kill()
         with pytest.raises(EngineError, match=f"no server is left that draws responses.*{url}"):
