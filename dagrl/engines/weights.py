@@ -93,7 +93,9 @@ class TrainedWeights:
         return iter(gather_bucket(shared, self._dtype, self._parallel, self._memory) if shared else ())
 
     def _cast(self, value: Tensor) -> Tensor:
-        return value.to(self._dtype) if self._casts and value.is_floating_point() else value
+        if not self._casts or not value.is_floating_point() or value.dtype == self._dtype:
+            return value
+        return self._memory.take(value.numel(), self._dtype, value.device).view(value.shape).copy_(value)
 
     def _buckets(self) -> Iterator[dict[Tensor, list[str]]]:
         """Different tensors with their names, in the model's order, as many as a bucket may have bytes."""

@@ -60,10 +60,17 @@ def timed(work: Callable[[], Any]) -> tuple[Spent, Any]:
 
 
 def take_turns(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Spent]]:
-    """Every side once a round, in an order that turns round; one round before them does not count."""
+    """Every side once a round; one round before them does not count.
+
+    The order begins elsewhere in each pair of rounds and turns round within it: what came just before has warmed the
+    caches for a side like it, and is to favour none.
+    """
     spent: dict[str, list[Spent]] = {name: [] for name in sides}
+    names = sorted(sides)
     for number in range(rounds + 1):
-        for name in sorted(sides, reverse=number % 2 == 0):
+        start = number // 2 % len(names)
+        order = names[start:] + names[:start]
+        for name in order[::-1] if number % 2 else order:
             seconds, _ = timed(sides[name])
             if number:
                 spent[name].append(seconds)

@@ -62,6 +62,7 @@ def _filling(trained: Any, module: Any, *, packs: bool) -> Callable[[], None]:
         for name, tensor in ArrivedWeights(weights.layout, packed(weights)) if packs else weights:
             if name in places:
                 places[name].copy_(tensor)
+            del tensor  # as an engine does: the next may then have its memory
 
     return work
 

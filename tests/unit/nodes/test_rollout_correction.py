@@ -36,9 +36,9 @@ def test_where_engines_agree_the_correction_changes_nothing_but_is_reported(tmp_
 
 
 def test_weights_of_zero_leave_nothing_to_learn_from(tmp_path: Path) -> None:
-    call = '        weights = rollout_correction(rollout, old, low=3.0, high=4.0, outside="mask")\n'
+    call = '        weights = rollout_correction(rollout, old, reject_by="k1", reject_above=-1.0)\n'
     lines = corrected(tmp_path / "file", tmp_path / "run", call, "weights")
-    assert lines[0]["rollout/outside_bounds"] == 1.0
+    assert lines[0]["rollout/rejected"] == 1.0
     assert lines[0]["rollout/weight"] == lines[0]["rollout/ess"] == lines[0]["actor/pg_loss"] == 0.0
 
 
