@@ -19,17 +19,11 @@ def metric_prefixes(planned: Planned) -> dict[str, str]:
     itself, such as advantages, no call of a chain does.
     """
     runs = planned.plan.runs
-    rivals = _rivals(planned)
     nodes = Counter(op.node for op in runs)
     measured = {op.call: _measured(planned.pipeline.call(op.call)) for op in runs}
     parts = {read.call for op in runs for read in op.reads if read.source in measured[op.call]}
-    wholes = Counter(name for call, names in measured.items() if call not in parts for name in names)
-    return {
-        op.call: f"{op.call}/"
-        if nodes[op.node] > 1 or op.call in parts | rivals or any(wholes[name] > 1 for name in measured[op.call])
-        else ""
-        for op in runs
-    }
+    named = parts | _rivals(planned)
+    return {op.call: f"{op.call}/" if nodes[op.node] > 1 or op.call in named else "" for op in runs}
 
 
 def _rivals(planned: Planned) -> set[str]:

@@ -77,6 +77,7 @@ class _Reader:
         kind, start = self._scalar("I"), self._at
         if name == TOKENS and kind == _ARRAY and self._scalar("I") == _STRING:
             self._tokens = tuple(self._string() for _ in range(self._scalar("Q")))
+            return len(self._tokens)
         self._at = start
         return self._value(kind)
 

@@ -35,8 +35,9 @@ def vocabulary_fault(writer: str, reader: str) -> str | None:
     Of a packaged model that is yet to be converted the GGUF file says the same. A Hugging Face name is compared only
     if its files are in the cache.
     """
-    written, read = _vocabulary(writer), _vocabulary(reader)
-    if written is None or read is None:
+    written = _vocabulary(writer)
+    read = written if reader == writer else _vocabulary(reader)
+    if written is None or read is None or written is read:
         return None
     ids, other = written.ids, read.ids
     for token, number in ids.items():

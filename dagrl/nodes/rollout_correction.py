@@ -55,7 +55,7 @@ def _sane_rejection(call: CallView) -> list[Refusal]:
     infinite = [limit for limit in limits if abs(limit) == inf]
     if infinite:
         return [(f"a limit of `reject_by` is {infinite[0]}", "give finite nats, or None for no limit")]
-    if above is not None and above <= (0 if call.options["reject_by"] != "k1" else -inf):
+    if above is not None and call.options["reject_by"] != "k1" and above <= 0:
         return [
             (f"`reject_above` is {above}", f"a drift by {call.options['reject_by']} is 0 or more: give a limit above 0")
         ]

@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.bench.rollout import MODEL, medians, ratio, spec_of_policy, take_turns
+from tests.bench.rollout import MODEL, Spent, medians, ratio, spec_of_policy, take_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Resets the peak of resident memory that Linux keeps for a process.
@@ -31,6 +31,7 @@ def _copied(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
     from dagrl.engines.models import load_model
     from dagrl.engines.packaged import ready_model
+    from dagrl.engines.parallel import SINGLE
 
     dtype = torch.float32 if name == "float32" else torch.bfloat16
     reference = ready_model(MODEL)
@@ -38,27 +39,32 @@ def _copied(name: str, options: argparse.Namespace) -> dict[str, Any]:
     module = load_model(reference, dtype=dtype, attn_implementation="eager").requires_grad_(False)
     num_bytes = sum(parameter.nbytes for parameter in trained.parameters())
     source, target = (torch.ones(num_bytes, dtype=torch.uint8) for _ in range(2))
-    work = _filling(trained, module, packs=name == "packed")
+    work = filling(trained, module, SINGLE, packs=name == "packed")
     spent = take_turns({"dagrl": work, "memcpy": lambda: target.copy_(source)}, options.rounds)
-    of_memcpy = {
-        f"of_memcpy_{clock}": round(1 / ratio(spent, "dagrl", "memcpy", clock), 3) for clock in ("wall", "cpu")
-    }
-    return {"mib": num_bytes >> 20, **medians(spent), **of_memcpy}
+    return of_memcpy(spent, num_bytes)
 
 
-def _filling(trained: Any, module: Any, *, packs: bool) -> Callable[[], None]:
-    """Fill the module's parameters from the trained ones, tied ones once."""
+def of_memcpy(spent: Mapping[str, list[Spent]], num_bytes: int) -> dict[str, Any]:
+    """How long both sides took, and ours as a share of memcpy's bandwidth."""
+    shares = {f"of_memcpy_{clock}": round(1 / ratio(spent, "dagrl", "memcpy", clock), 3) for clock in Spent._fields}
+    return {"mib": num_bytes >> 20, **medians(spent), **shares}
+
+
+def filling(trained: Any, module: Any, parallel: Any, *, packs: bool) -> Callable[[], None]:
+    """Fill the module's parameters from the trained ones, which ranks may share out; tied ones once."""
     import torch
 
+    from dagrl.engines.bucket_memory import BucketMemory
     from dagrl.engines.weight_buckets import ArrivedWeights, packed
     from dagrl.engines.weights import TrainedWeights
 
     places = dict(module.named_parameters())
     dtype = next(module.parameters()).dtype
+    memory = BucketMemory()  # as a worker's, from sync to sync
 
     @torch.no_grad()
     def work() -> None:
-        weights = TrainedWeights(trained, dtype=dtype)
+        weights = TrainedWeights(trained, dtype=dtype, parallel=parallel, memory=memory)
         for name, tensor in ArrivedWeights(weights.layout, packed(weights)) if packs else weights:
             if name in places:
                 places[name].copy_(tensor)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.bench.rollout import MODEL, medians, ratio, take_turns
+from tests.bench.rollout import MODEL, take_turns
+from tests.bench.rollout_memory import filling, of_memcpy
 from tests.ranks import run_on_ranks
 
 #: Of one rank, and whether the weights go on through the buckets that travel to other processes.
@@ -56,36 +57,14 @@ def _measured(rank: int, size: int, kind: str, packs: bool, rounds: int) -> dict
     parallel = DataParallel(rank, size, "fsdp")
     shard(trained, list(trained.model.layers), parallel)
     source, target = (torch.ones(num_bytes, dtype=torch.uint8) for _ in range(2))
-    sides = {"dagrl": _filling(trained, module, parallel, packs=packs), "memcpy": lambda: target.copy_(source)}
+    sides = {"dagrl": filling(trained, module, parallel, packs=packs), "memcpy": lambda: target.copy_(source)}
     spent = take_turns({name: _together(side) for name, side in sides.items()}, rounds)
-    shares = {f"of_memcpy_{clock}": round(1 / ratio(spent, "dagrl", "memcpy", clock), 3) for clock in ("wall", "cpu")}
-    return {"mib": num_bytes >> 20, **medians(spent), **shares}
+    return of_memcpy(spent, num_bytes)
 
 
 def _together(side: Callable[[], Any]) -> Callable[[], None]:
     def work() -> None:
         side()
         dist.barrier()
-
-    return work
-
-
-def _filling(trained: Any, module: Any, parallel: Any, *, packs: bool) -> Callable[[], None]:
-    """Fill the module's parameters from what is shared out, tied ones once."""
-    from dagrl.engines.bucket_memory import BucketMemory
-    from dagrl.engines.weight_buckets import ArrivedWeights, packed
-    from dagrl.engines.weights import TrainedWeights
-
-    places = dict(module.named_parameters())
-    dtype = next(module.parameters()).dtype
-    memory = BucketMemory()  # as a worker's, from sync to sync
-
-    @torch.no_grad()
-    def work() -> None:
-        weights = TrainedWeights(trained, dtype=dtype, parallel=parallel, memory=memory)
-        for name, tensor in ArrivedWeights(weights.layout, packed(weights)) if packs else weights:
-            if name in places:
-                places[name].copy_(tensor)
-            del tensor  # the next bucket may then have its memory
 
     return work

@@ -19,14 +19,7 @@ EASY = [{"prompt": f"{a} {a + 400}", "answer": str(a + 400)} for a in (123, 234,
 HARD = {"prompt": "123 523", "answer": "never"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread_each")
 
 
 def train(
