@@ -3,7 +3,7 @@
 import math
 import random
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
@@ -61,12 +61,18 @@ class SglangServer:
         self.updates = []
         self._texts = tokenizer()
         self._lock = threading.Lock()
+        self._closed = False
         self.start()
 
     def start(self):
         """Begin, or begin again, with the weights on its disk."""
         self.model = tiny()
         self.version = "default"
+
+    def close(self):
+        """Draw nothing more, for rows that nobody waits for: a thread in torch aborts a process that ends."""
+        with self._lock:
+            self._closed = True
 
     def answer(self, method, path, headers, body):
         """(status, headers, answer) of a request."""
@@ -81,7 +87,7 @@ class SglangServer:
                 return 200, {}, {"model_path": "tiny", "weight_version": self.version}
             case "POST", "/v1/completions":
                 with self._lock:
-                    return self._completion(body)
+                    return (503, {}, "closed") if self._closed else self._completion(body)
             case "POST", "/update_weights_from_disk" if self.takes_weights:
                 with self._lock:
                     return self._update(body)
@@ -180,8 +186,7 @@ class SglangServer:
 @contextmanager
 def sglang_server():
     """The address of a ``SglangServer``, and itself."""
-    server = SglangServer()
-    with listening(server) as url:
+    with closing(SglangServer()) as server, listening(server) as url:
         yield url, server
 
 

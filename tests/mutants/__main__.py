@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
 
 
 def outcome(root: Path, tests: str, seconds: float = _SECONDS) -> tuple[int | None, str]:
-    """pytest's exit code there, None after the time that a test run may take, and the end of what it printed.
+    """pytest's exit code there, None after the time that a test run may take, and the end of what it and its end said.
 
     Nothing compiled is left behind: a change within a second that keeps a file's length would not be seen.
     """
@@ -69,7 +69,7 @@ def outcome(root: Path, tests: str, seconds: float = _SECONDS) -> tuple[int | No
         )
     except subprocess.TimeoutExpired:
         return None, ""
-    return done.returncode, "\n".join(done.stdout.splitlines()[-12:])
+    return done.returncode, "\n".join([*done.stdout.splitlines()[-12:], *done.stderr.splitlines()[-4:]])
 
 
 def judged(root: Path, mutant: Mutant, seconds: float = _SECONDS) -> Verdict:
@@ -98,7 +98,8 @@ def score(verdicts: Sequence[tuple[Mutant, Verdict]]) -> str:
 def sound(root: Path, tests: str) -> str:
     """What is wrong with the tests without any breakage: "" if they pass."""
     code, said = outcome(root, tests)
-    return "" if code == _PASSED else f"`{tests}` does not pass without a breakage:\n{said}"
+    ended = "did not end in time" if code is None else f"ended with {code}"
+    return "" if code == _PASSED else f"`{tests}` does not pass without a breakage: pytest {ended}:\n{said}\n"
 
 
 class Copies:
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         copies = Copies(folder, options.processes)
         broken = [said for said in copies.map(sound, sorted({each.tests for each in mutants})) if said]
-        print(*broken, sep="\n", end="")
+        print(*broken, sep="", end="", flush=True)
         verdicts: list[tuple[Mutant, Verdict]] = []
         for mutant, verdict in zip(mutants, copies.map(judged, mutants), strict=True):
             verdicts.append((mutant, verdict))

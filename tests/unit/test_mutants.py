@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Verdict, copied, judged, score
+from tests.mutants.__main__ import Verdict, copied, judged, score, sound
 from tests.mutants.mutant import ROOT, Mutant, all_mutants
 
 MUTANTS = list(all_mutants())
@@ -58,6 +58,17 @@ def test_one_that_keeps_its_tests_from_ending_is_told_apart(root: Path) -> None:
     endless = replace(RATIO, new="while True:\n                pass")
     assert judged(root, endless, seconds=10.0) == Verdict("", timed_out=True)
     assert (root / RATIO.file).read_text() == (ROOT / RATIO.file).read_text()
+
+
+def test_tests_that_fail_without_a_breakage_are_named_with_their_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "test_ends_badly.py").write_text(
+        "import atexit, os\n\n\ndef test_ends_badly():\n    atexit.register(os._exit, 134)\n"
+    )
+    assert "`test_ends_badly.py` does not pass without a breakage: pytest ended with 134:" in sound(
+        tmp_path, "test_ends_badly.py"
+    )
+    (tmp_path / "test_ends_well.py").write_text("def test_ends_well():\n    pass\n")
+    assert sound(tmp_path, "test_ends_well.py") == ""
 
 
 def test_the_score_says_which_were_noticed_by_time_out_alone() -> None:

@@ -135,3 +135,11 @@ def test_a_token_that_ends_a_response_there_alone_ends_the_run(served, model) ->
     server.eos = {2, *range(4, 14)} - {7}
     with pytest.raises(EngineError, match=r"ended a response at token \d+.*Give the policy `stop_tokens` with \d+ too"):
         engine.generate(ragged_prompts(16), torch.arange(16), SAMPLING)
+
+
+def test_the_stand_in_draws_nothing_once_it_is_gone(model) -> None:
+    with sglang_server() as (url, server):
+        ready([url], model).generate([[5]], torch.tensor([1]), SAMPLING)
+    drawn = list(server.rows)
+    assert server.answer("POST", "/v1/completions", {}, drawn[0])[0] == 503
+    assert server.rows == drawn
