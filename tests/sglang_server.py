@@ -70,7 +70,7 @@ class SglangServer:
         self.version = "default"
 
     def close(self):
-        """Draw nothing more, for rows that nobody waits for: a thread in torch aborts a process that ends."""
+        """Draw and load nothing more that nobody waits for: a thread in torch aborts a process that ends."""
         with self._lock:
             self._closed = True
 
@@ -86,12 +86,14 @@ class SglangServer:
             case "GET", "/model_info":
                 return 200, {}, {"model_path": "tiny", "weight_version": self.version}
             case "POST", "/v1/completions":
-                with self._lock:
-                    return (503, {}, "closed") if self._closed else self._completion(body)
+                return self._unless_closed(self._completion, body)
             case "POST", "/update_weights_from_disk" if self.takes_weights:
-                with self._lock:
-                    return self._update(body)
+                return self._unless_closed(self._update, body)
         return 404, {}, {"detail": "Not Found"}
+
+    def _unless_closed(self, work, body):
+        with self._lock:
+            return (503, {}, "closed") if self._closed else work(body)
 
     def _update(self, body):
         if "model_path" not in body:

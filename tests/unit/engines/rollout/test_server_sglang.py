@@ -137,9 +137,10 @@ def test_a_token_that_ends_a_response_there_alone_ends_the_run(served, model) ->
         engine.generate(ragged_prompts(16), torch.arange(16), SAMPLING)
 
 
-def test_the_stand_in_draws_nothing_once_it_is_gone(model) -> None:
+def test_the_stand_in_draws_and_loads_nothing_once_it_is_gone(model) -> None:
     with sglang_server() as (url, server):
         ready([url], model).generate([[5]], torch.tensor([1]), SAMPLING)
     drawn = list(server.rows)
     assert server.answer("POST", "/v1/completions", {}, drawn[0])[0] == 503
+    assert server.answer("POST", "/update_weights_from_disk", {}, {})[0] == 503
     assert server.rows == drawn
