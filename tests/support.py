@@ -1,6 +1,7 @@
 """What several tests share: small runs of the shipped pipeline, and ways to look at what they leave."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,23 @@ def edited_pipeline(folder: Path, *edits: tuple[str, str], name: str = "edited.p
     copy = folder / name
     copy.write_text(text)
     return copy
+
+
+def calls_of(act: Callable[[], object]) -> int:
+    """How many functions are called while this is done: its work, the same on every machine, busy or not."""
+    calls = 0
+
+    def count(_frame: object, kind: str, _argument: object) -> None:
+        nonlocal calls
+        calls += kind in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return calls
 
 
 def untimed(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,11 +79,21 @@ def compile_seconds() -> float:
     return time.process_time() - started
 
 
-def plan_cpu_seconds() -> float:
-    """CPU seconds of ``dagrl plan pipelines/grpo.py`` in a process of its own."""
+def plan_cpu_seconds(*, tries: int = 5) -> dict[str, float]:
+    """CPU seconds of ``dagrl plan pipelines/grpo.py`` beside those of loading torch alone, in turns."""
+    plans: list[float] = []
+    torch_alone: list[float] = []
+    for _ in range(tries):
+        plans.append(_cpu_seconds("-m", "dagrl.cli", "plan", "pipelines/grpo.py"))
+        torch_alone.append(_cpu_seconds("-c", "import torch"))
+    plan, torch = statistics.median(plans), statistics.median(torch_alone)
+    return {"plan": round(plan, 2), "import torch": round(torch, 2), "ratio": round(plan / torch, 2)}
+
+
+def _cpu_seconds(*arguments: str) -> float:
+    """Of Python with these arguments, in a process of its own."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "dagrl.cli", "plan", "pipelines/grpo.py"]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -113,7 +123,7 @@ def main() -> None:
         "work": WORK,
         "load1": os.getloadavg()[0],
         "compile_cpu_s": round(compile_seconds(), 4),
-        "plan_cpu_s": round(plan_cpu_seconds(), 2),
+        "plan_cpu_s": plan_cpu_seconds(),
         "peak_rss_mb": round(peak_memory_mb(), 1),
     }
     for rollout in ("engine", "own"):

@@ -2,7 +2,7 @@
 
 ``python -m tests.bench.live_view``. The run is in a pseudo-terminal of 120 x 40; the view is the process that
 ``dagrl run`` starts. Prints one JSON line last: the share of a core that the view takes, what it adds to a step of the
-run in wall and CPU time, what a frame costs, and how long a log of 100 MB takes to open.
+run in wall and CPU time, what a frame, the drawing in it and an event cost, and how long a log of 100 MB takes to open.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import tempfile
 import termios
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,40 @@ def measure(blocks: int, steps: int) -> dict[str, Any]:
         "step_time_added": round(on / off - 1, 4),
         "run_cpu_added": round(statistics.median(cpu[True]) / statistics.median(cpu[False]) - 1, 4),
         **opening,
+        **view_costs(),
     }
+
+
+def view_costs(*, tries: int = 60) -> dict[str, float]:
+    """CPU time of a frame of 120 x 40, of the drawing in it, and of an event, in a run of many steps."""
+    sys.path.append(str(ROOT / "tests"))
+    from recorded_run import info, long_run
+
+    from dagrl.tui.box_drawing import draw
+    from dagrl.tui.frame import frame
+    from dagrl.tui.state import RunState
+    from tests.unit.tui.step_graphs import graph_of, labels_of
+
+    taken, state = list(long_run(400)), RunState()
+    events = _cpu_ms(lambda: [state.apply(event) for event in taken], 1)
+    frames = iter(range(tries))
+    graph = graph_of([(0, 1), (1, 2), (2, 3), (1, 4), (3, 5), (4, 5)], 6)
+    labels = labels_of(graph, 3)
+    return {
+        "frame_cpu_ms": round(_cpu_ms(lambda: frame(state, info(), 120, 40, next(frames) * 0.1), tries), 2),
+        "drawing_cpu_ms": round(_cpu_ms(lambda: draw(graph, labels, 140, 40), tries), 2),
+        "event_cpu_us": round(events / len(taken) * 1000, 1),
+    }
+
+
+def _cpu_ms(act: Callable[[], object], tries: int) -> float:
+    """The median of some tries."""
+    costs: list[float] = []
+    for _ in range(tries):
+        started = time.process_time()
+        act()
+        costs.append((time.process_time() - started) * 1000)
+    return statistics.median(costs)
 
 
 def open_seconds(run_folder: str, *, tries: int = 3) -> dict[str, Any]:

@@ -151,9 +151,7 @@ def test_a_view_whose_run_is_killed_leaves_the_terminal_as_it_was(tmp_path: Path
         shows_step(terminal, 1)
         view = terminal.view()
         view.parent().kill()
-        killed = time.monotonic()
         terminal.wait_for(lambda: not view.is_running(), 10)
-        assert time.monotonic() - killed < 4.0
         terminal.read(0.1)
         assert_as_before(terminal)
         assert "the run is gone" in terminal.text

@@ -1,10 +1,9 @@
-"""What `dagrl plan` prints for the shipped pipelines, word for word, and what it costs.
+"""What `dagrl plan` prints for the shipped pipelines, word for word.
 
 After a wanted change write the files anew: `DAGRL_UPDATE_SNAPSHOTS=1 pytest tests/plans`, and read the diff.
 """
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from dagrl.cli import main as command
 
 HERE = Path(__file__).parent
 REFRESH = "DAGRL_UPDATE_SNAPSHOTS=1 .venv/bin/python -m pytest tests/plans"
-MAX_CPU_SECONDS = 3.0
 
 
 def printed_plan(
@@ -68,17 +66,3 @@ def test_what_the_snapshots_must_say() -> None:
     assert "group ref" not in no_kl
     assert "kept old_logprob: `update_policy` takes 512 rows in mini-batches of 128" in mini
     assert "old_logprob  on actor, train weights v" in mini
-
-
-def cpu_seconds(*arguments: str) -> float:
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, cwd=ROOT)
-    _, status, usage = os.wait4(process.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    return usage.ru_utime + usage.ru_stime
-
-
-def test_a_plan_takes_at_most_three_cpu_seconds() -> None:
-    """Where loading torch alone takes most of them, as on a busy machine, little more than that."""
-    spent = cpu_seconds("-m", "dagrl.cli", "plan", str(GRPO))
-    limit = max(MAX_CPU_SECONDS, 1.6 * cpu_seconds("-c", "import torch"))
-    assert spent <= limit, f"`dagrl plan` took {spent:.2f} CPU seconds, the limit is {limit:.2f}"

@@ -240,7 +240,7 @@ def test_every_row_may_hang_and_the_step_still_ends_soon(write: Write) -> None:
     first = r"failed on (\d) of the first \1 rows to be scored of the 12 of this step"
     with pytest.raises(NodeError, match=first + r", and max_failed_share=0\.1 allows 1; the rest was not scored"):
         call(f"{path}:score", max_failed_share=0.1, time_limit=0.3)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 60
 
 
 def test_too_many_failures_end_the_run_with_three_samples(write: Write) -> None:
@@ -292,8 +292,9 @@ def test_async_functions_run_together_and_are_limited_alone(write: Write) -> Non
     """
     path = write(textwrap.dedent(code))
     started = time.monotonic()
-    rewards, details, metrics = call(f"{path}:score")
-    assert time.monotonic() - started < 2
+    many = [f"text {number}" for number in range(200)]
+    rewards, details, metrics = call(f"{path}:score", rows=many, time_limit=2.0)
+    assert time.monotonic() - started < 15  # one after another they take two processes 20 seconds
     assert torch.isnan(rewards).nonzero().flatten().tolist() == [BAD]
     assert details[0] == {"score": 1, "acc": 0.5}
     assert details[BAD] is None
@@ -309,12 +310,12 @@ def test_async_functions_run_together_and_are_limited_alone(write: Write) -> Non
 
 
 def test_rows_run_in_parallel_and_no_row_waits_for_another(write: Write) -> None:
-    path = write("import time\ndef score(*, response_text):\n    time.sleep(.2 * len(response_text))\n"
+    path = write("import time\ndef score(*, response_text):\n    time.sleep(len(response_text))\n"
                  "    return [1.0] * len(response_text)\n")  # fmt: skip
     started = time.monotonic()
-    rewards, _, _ = call(f"{path}:score", processes=4)
+    rewards, _, _ = call(f"{path}:score", processes=4, time_limit=30.0)
     assert rewards.tolist() == [1.0] * 12
-    assert time.monotonic() - started < 2.2
+    assert time.monotonic() - started < 10  # one after another they take 12
 
 
 def test_a_row_whose_process_dies_once_is_tried_again_alone(write: Write, tmp_path: Path) -> None:

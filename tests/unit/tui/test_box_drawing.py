@@ -1,13 +1,13 @@
 """Drawings of graphs: lines lead where the edges do, nodes are whole, and known graphs look as they should."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
+from support import calls_of
 from unit.tui.step_graphs import graph_of, labels_of
 from unit.tui.tracer import Drawing
 
@@ -197,14 +197,9 @@ def test_no_space_is_no_drawing() -> None:
     assert draw(graph_of([], 0), {}, 10, 10) == []
 
 
-@pytest.mark.parametrize(("edges", "count", "most"), [(GRPO, 6, 1e-3), (FIFTEEN, 15, 3e-3)])
-def test_a_frame_is_drawn_fast(edges: list[tuple[int, int]], count: int, most: float) -> None:
+@pytest.mark.parametrize(("edges", "count", "most"), [(GRPO, 6, 3_000), (FIFTEEN, 15, 8_000)])
+def test_the_next_drawing_of_a_graph_is_little_work(edges: list[tuple[int, int]], count: int, most: int) -> None:
     graph = graph_of(edges, count)
     labels = labels_of(graph, 3)
     assert draw(graph, labels, 140, 40) is not None
-    times: list[float] = []
-    for _ in range(30):
-        start = time.process_time()
-        draw(graph, labels, 140, 40)
-        times.append(time.process_time() - start)
-    assert sorted(times)[len(times) // 2] < most
+    assert calls_of(lambda: draw(graph, labels, 140, 40)) < most
